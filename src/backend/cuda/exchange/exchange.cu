@@ -1,17 +1,11 @@
 /* ALL_REDUCE and ALL_GATHER (exchange.h). */
-#include "backend/cuda/common/quad.cuh"
-#include "backend/cuda/exchange/exchange.h"
-#include "backend/cuda/ptx/system.cuh"
+#include "backend/cuda/exchange/call.cuh"
 
 enum {
     SMALL_THREADS = 256,
     LARGE_THREADS = 512,
-    AT_ONCE = 4,  /* quads that a thread has under way */
-    LOOKS = 1024, /* at memory, for one at the clock */
-    PAIR_BYTES = 16
+    AT_ONCE = 4 /* quads that a thread has under way */
 };
-
-static constexpr unsigned long long MOST_NANOSECONDS = SL_CUDA_EXCHANGE_SECONDS * 1000000000ull;
 
 typedef struct exchange_args {
     sl_cuda_operand x, y;
@@ -19,85 +13,12 @@ typedef struct exchange_args {
     uint32_t row_quads;
 } exchange_args;
 
-/* One call, as a thread sees it. */
-typedef struct exchange_call {
-    uint32_t *absent;
-    unsigned char *const *pools; /* [ranks], in shared memory */
-    uint64_t slot_bytes;
-    int32_t rank, ranks;
-    uint32_t quads, first, step; /* in all, the thread's first, and from one to its next */
-    unsigned long long number;
-} exchange_call;
-
-/* ---- memory ---- */
-
 static __device__ __forceinline__ unsigned long long *flag_of(unsigned char *pool, int32_t rank) {
     return (unsigned long long *)(void *)(pool + ((uint32_t)rank * SL_CUDA_EXCHANGE_BLOCKS + blockIdx.x) *
                                                      SL_CUDA_FLAG_BYTES);
 }
 
-/* What rank `from` leaves in the pool in this turn. */
-static __device__ __forceinline__ unsigned char *slot_of(const exchange_call &call, unsigned char *pool,
-                                                         int32_t from) {
-    const int32_t turn = (int32_t)(call.number % SL_EXCHANGE_TURNS);
-    return pool + SL_EXCHANGE_FLAGS + (uint64_t)(turn * call.ranks + from) * call.slot_bytes;
-}
-
-/* A turn's numbers are all even or all odd: no two within 2^32 calls are the same, and none is the 0 that
- * memory begins with. */
-static __device__ __forceinline__ uint32_t mark_of(const exchange_call &call) {
-    return (uint32_t)call.number | 1u;
-}
-
-/* ---- waiting ---- */
-
-static __device__ __noinline__ void give_up(uint32_t *absent, int32_t rank) {
-    if (absent) {
-        *(volatile uint32_t *)absent = 1u + (uint32_t)rank;
-        __threadfence_system();
-    }
-    __trap();
-}
-
-/* Until it is there, whatever rank `rank` is to bring. */
-template <typename FUNCTION>
-static __device__ __forceinline__ void wait_for(const exchange_call &call, int32_t rank, FUNCTION is_there) {
-    unsigned long long begin = 0;
-    for (uint32_t looks = 1; !is_there(); looks++) {
-        if (looks % LOOKS == 0) {
-            const unsigned long long now = sl_global_time();
-            begin = begin ? begin : now;
-            if (now - begin > MOST_NANOSECONDS) {
-                give_up(call.absent, rank);
-            }
-        }
-    }
-}
-
-/* ---- small exchanges: a quad is two pairs of elements, each with the call's mark behind it ---- */
-
-static __device__ __forceinline__ void send_marked(const exchange_call &call, unsigned char *slot, uint32_t q,
-                                                   float4 quad) {
-    const uint32_t mark = mark_of(call);
-    unsigned char *to = slot + (uint64_t)q * 2 * PAIR_BYTES;
-    sl_store_words(to, make_uint4(__float_as_uint(quad.x), mark, __float_as_uint(quad.y), mark));
-    sl_store_words(to + PAIR_BYTES, make_uint4(__float_as_uint(quad.z), mark, __float_as_uint(quad.w), mark));
-}
-
-static __device__ __forceinline__ float4 take_marked(const exchange_call &call, int32_t from, uint32_t q) {
-    const uint32_t mark = mark_of(call);
-    const unsigned char *at = slot_of(call, call.pools[call.rank], from) + (uint64_t)q * 2 * PAIR_BYTES;
-    uint4 a, b;
-    wait_for(call, from, [&a, &b, at, mark] {
-        a = sl_load_words(at);
-        b = sl_load_words(at + PAIR_BYTES);
-        return a.y == mark && a.w == mark && b.y == mark && b.w == mark;
-    });
-    return make_float4(__uint_as_float(a.x), __uint_as_float(a.z), __uint_as_float(b.x),
-                       __uint_as_float(b.z));
-}
-
-/* ---- both ---- */
+/* ---- rows ---- */
 
 static __device__ __forceinline__ float *row_of(const sl_cuda_operand &operand, const exchange_args &args,
                                                 uint32_t q, int32_t *i) {
@@ -123,25 +44,25 @@ static __device__ __forceinline__ void store_result(const exchange_args &args, u
 }
 
 template <bool SMALL, bool ALIGNED>
-static __device__ __forceinline__ void send(const exchange_call &call, const exchange_args &args) {
-    for (uint32_t begin = call.first; begin < call.quads; begin += AT_ONCE * call.step) {
+static __device__ __forceinline__ void send(const sl_exchange_call &call, const exchange_args &args) {
+    for (uint32_t begin = call.first; begin < call.end; begin += AT_ONCE * call.step) {
         float4 quads[AT_ONCE];
 #pragma unroll
         for (uint32_t k = 0; k < AT_ONCE; k++) {
             const uint32_t q = begin + k * call.step;
-            if (q < call.quads) {
+            if (q < call.end) {
                 quads[k] = load_own<ALIGNED>(args, q);
             }
         }
         for (int32_t other = 1; other < call.ranks; other++) { /* all to different ones at a time */
             const int32_t to = (call.rank + other) % call.ranks;
-            unsigned char *slot = slot_of(call, call.pools[to], call.rank);
+            unsigned char *slot = sl_slot_of(call, call.pools[to], call.rank);
 #pragma unroll
             for (uint32_t k = 0; k < AT_ONCE; k++) {
                 const uint32_t q = begin + k * call.step;
-                if (q < call.quads && SMALL) {
-                    send_marked(call, slot, q, quads[k]);
-                } else if (q < call.quads) {
+                if (q < call.end && SMALL) {
+                    sl_send_marked(call, slot, q, quads[k]);
+                } else if (q < call.end) {
                     float4 *large = (float4 *)(void *)(slot + 2 * SL_EXCHANGE_SMALL);
                     large[q] = quads[k];
                 }
@@ -150,46 +71,37 @@ static __device__ __forceinline__ void send(const exchange_call &call, const exc
     }
 }
 
-/* The call's number is the next one's when all blocks have read it: a block reads it by one thread, which has
- * it before it comes here. */
-static __device__ __forceinline__ void count_call(sl_cuda_exchange *exchange, unsigned long long number) {
-    if (threadIdx.x == 0 && (gridDim.x == 1 || atomicAdd(&exchange->arrivals, 1u) == gridDim.x - 1)) {
-        exchange->arrivals = 0;
-        exchange->calls = number;
-    }
-}
-
 /* What the block wrote is there for the others, and what their same blocks wrote is there for it. */
-static __device__ __forceinline__ void meet(const exchange_call &call) {
+static __device__ __forceinline__ void meet(const sl_exchange_call &call) {
     const int32_t other = (int32_t)threadIdx.x;
     __syncthreads();
     if (other < call.ranks && other != call.rank) {
         unsigned long long *flag = flag_of(call.pools[call.rank], other);
         sl_store_release(flag_of(call.pools[other], call.rank), call.number);
-        wait_for(call, other, [flag, &call] { return sl_load_acquire(flag) >= call.number; });
+        sl_wait_for_rank(call, other, [flag, &call] { return sl_load_acquire(flag) >= call.number; });
     }
     __syncthreads();
 }
 
 template <bool SMALL>
-static __device__ __forceinline__ float4 take(const exchange_call &call, int32_t from, uint32_t q) {
+static __device__ __forceinline__ float4 take(const sl_exchange_call &call, int32_t from, uint32_t q) {
     if (SMALL) {
-        return take_marked(call, from, q);
+        return sl_take_marked(call, from, q);
     }
-    const unsigned char *slot = slot_of(call, call.pools[call.rank], from);
+    const unsigned char *slot = sl_slot_of(call, call.pools[call.rank], from);
     return __ldcg((const float4 *)(const void *)(slot + 2 * SL_EXCHANGE_SMALL) + q);
 }
 
 template <bool SUMS, bool SMALL, bool ALIGNED>
-static __device__ __forceinline__ void receive(const exchange_call &call, const exchange_args &args) {
-    for (uint32_t begin = call.first; begin < call.quads; begin += AT_ONCE * call.step) {
+static __device__ __forceinline__ void receive(const sl_exchange_call &call, const exchange_args &args) {
+    for (uint32_t begin = call.first; begin < call.end; begin += AT_ONCE * call.step) {
         float4 sums[AT_ONCE];
         for (int32_t from = 0; from < call.ranks; from++) {
             float4 parts[AT_ONCE];
 #pragma unroll
             for (uint32_t k = 0; k < AT_ONCE; k++) {
                 const uint32_t q = begin + k * call.step;
-                if (q < call.quads) {
+                if (q < call.end) {
                     parts[k] = from == call.rank ? load_own<ALIGNED>(args, q) : take<SMALL>(call, from, q);
                 }
             }
@@ -198,7 +110,7 @@ static __device__ __forceinline__ void receive(const exchange_call &call, const 
                 const uint32_t q = begin + k * call.step;
                 if (SUMS) {
                     sums[k] = from == 0 ? parts[k] : sl_add_quads(sums[k], parts[k]);
-                } else if (q < call.quads) {
+                } else if (q < call.end) {
                     store_result<ALIGNED>(args, q, from * args.width, parts[k]);
                 }
             }
@@ -206,7 +118,7 @@ static __device__ __forceinline__ void receive(const exchange_call &call, const 
 #pragma unroll
         for (uint32_t k = 0; SUMS && k < AT_ONCE; k++) {
             const uint32_t q = begin + k * call.step;
-            if (q < call.quads) {
+            if (q < call.end) {
                 store_result<ALIGNED>(args, q, 0, sums[k]);
             }
         }
@@ -220,40 +132,27 @@ template <bool SUMS, bool SMALL, bool ALIGNED>
 static __global__ void __launch_bounds__(SMALL ? SMALL_THREADS : LARGE_THREADS)
     exchange_kernel(const __grid_constant__ sl_cuda_context context,
                     const __grid_constant__ exchange_args args) {
-    __shared__ unsigned char *pools[SL_MOST_RANKS];
-    __shared__ unsigned long long calls;
+    __shared__ sl_exchange_shared shared;
     sl_cuda_exchange *exchange = context.exchange;
-    exchange_call call;
-    if (threadIdx.x < SL_MOST_RANKS) {
-        pools[threadIdx.x] = exchange->pools[threadIdx.x];
-    }
-    call.absent = exchange->absent;
-    call.pools = pools;
-    call.slot_bytes = exchange->slot_bytes;
-    call.rank = exchange->rank;
-    call.ranks = exchange->ranks;
-    call.quads = (uint32_t)sl_count(context, args.x.rows) * args.row_quads;
+    sl_exchange_call call = sl_exchange_call_of(exchange, &shared);
+    call.end = (uint32_t)sl_count(context, args.x.rows) * args.row_quads;
     call.first = blockIdx.x * blockDim.x + threadIdx.x;
     call.step = gridDim.x * blockDim.x;
     sl_let_next_begin();
     sl_wait_for_inputs();
-    if (call.quads == 0) {
+    if (call.end == 0) {
         return;
     }
     if (call.ranks < 2) {
-        for (uint32_t q = call.first; !SUMS && q < call.quads; q += call.step) {
+        for (uint32_t q = call.first; !SUMS && q < call.end; q += call.step) {
             store_result<ALIGNED>(args, q, 0, load_own<ALIGNED>(args, q));
         }
         return;
     }
-    if (threadIdx.x == 0) {
-        calls = *(volatile unsigned long long *)&exchange->calls;
-    }
-    __syncthreads();
-    call.number = calls + 1;
+    sl_number_call(exchange, &call, &shared);
     send<SMALL, ALIGNED>(call, args);
-    count_call(exchange, call.number);
-    if (!SMALL && blockIdx.x * blockDim.x < call.quads) {
+    sl_count_call(exchange, call.number);
+    if (!SMALL && blockIdx.x * blockDim.x < call.end) {
         meet(call);
     }
     receive<SUMS, SMALL, ALIGNED>(call, args);
