@@ -1,4 +1,5 @@
-/* ALL_REDUCE and ALL_GATHER between ranks (src/backend/cuda/exchange), bit by bit.
+/* ALL_REDUCE and ALL_GATHER between ranks (src/backend/cuda/exchange), bit by bit, and sums whose norm is in
+ * the same launch, against the norm's own kernels.
  *
  * A rank alone is played its part by hand: what the others would have written lies in its memory before it
  * begins, as exchange.h says, and what it writes to theirs is compared with that text too. Ranks together
@@ -16,7 +17,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-extern const sl_cuda_family sl_cuda_family_exchange;
+extern const sl_cuda_family sl_cuda_family_exchange, sl_cuda_family_reduce_norm, sl_cuda_family_row_ops;
+
+/* What a plan asks of other files: nothing is planned here. */
+const char *sl_norm_quantize_declines(const sl_fusion *fusion, const sl_fusion_query *query);
+const char *sl_norm_quantize_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
+    return fusion && query ? NULL : "needs a query";
+}
+const char *sl_activate_quantize_declines(const sl_fusion *fusion, const sl_fusion_query *query);
+const char *sl_activate_quantize_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
+    return fusion && query ? NULL : "needs a query";
+}
 
 enum { SKIPPED = 77, RANKS = 3, CALLS = 7, BENCH_CALLS = 200, BENCH_RUNS = 7, SHARED_PROCESSORS = 8 };
 
@@ -35,9 +46,18 @@ typedef struct exchange_case {
     int32_t bucket, rows;          /* of the bucket, and of its steps */
     int32_t width, stride, column; /* of x in its rows */
     int32_t ranks;
+    /* A sum's norm behind it, of rows that begin at column 0, and what that is quantized to. */
+    bool has_norm, is_quantized;
+    sl_value_type format;
+    sl_residual residual;
+    bool is_unread; /* the sum, and the norm where it is quantized */
+    bool is_apart;  /* the sum by a launch of its own */
 } exchange_case;
 
 #define REDUCE .kind = SL_OP_ALL_REDUCE
+#define NORM .has_norm = true
+#define TO(type) .is_quantized = true, .format = SL_VALUE_##type
+#define BEFORE .residual = SL_RESIDUAL_BEFORE
 #define GATHER .kind = SL_OP_ALL_GATHER
 static const exchange_case cases[] = {
     {"sum, one row", REDUCE, 1, 1, 256, 256, 0, 2},
@@ -49,6 +69,14 @@ static const exchange_case cases[] = {
     {"sum, large, fewer rows, three ranks", REDUCE, 40, 33, 4096, 4100, 4, 3},
     {"sum, large, rows that lie odd", REDUCE, 33, 33, 4099, 4101, 1, 2},
     {"sum, large, few rows of a large bucket", REDUCE, 64, 1, 2052, 2052, 0, 3},
+    {"norm, one row", REDUCE, 1, 1, 4096, 4096, 0, 2, NORM, TO(Q8_32), BEFORE},
+    {"norm, unread, three ranks", REDUCE, 8, 5, 4096, 4096, 0, 3, NORM, TO(BF16), BEFORE, .is_unread = true},
+    {"norm, unread, narrow", REDUCE, 40, 33, 256, 260, 0, 2, NORM, TO(Q8_32), .is_unread = true},
+    {"norm, not quantized, residual behind", REDUCE, 3, 3, 2560, 2560, 0, 2, NORM,
+     .residual = SL_RESIDUAL_AFTER},
+    {"norm, codes", REDUCE, 4, 3, 2048, 2048, 0, 2, NORM, TO(Q8_256), BEFORE},
+    {"norm, wide", REDUCE, 2, 2, 8192, 8192, 0, 3, NORM, TO(Q8_32), BEFORE},
+    {"norm, two quads a lane", REDUCE, 2, 1, 192, 192, 0, 2, NORM, TO(Q8_32), BEFORE},
     {"columns, one row", GATHER, 1, 1, 256, 256, 0, 2},
     {"columns, three ranks", GATHER, 4, 3, 132, 132, 0, 3},
     {"columns, rows that lie odd", GATHER, 3, 3, 33, 35, 1, 2},
@@ -57,6 +85,18 @@ static const exchange_case cases[] = {
 };
 
 /* ---- ranks ---- */
+
+enum { LAUNCHES = 3 };
+
+/* Parts of the memory of norms, of part_bytes each. */
+typedef enum norm_part {
+    PART_RESIDUAL,
+    PART_WEIGHT,
+    PART_X,      /* the norm's alone */
+    PART_RESULT, /* y, sum, q */
+    PART_EXPECTED = PART_RESULT + 3,
+    PART_COUNT = PART_EXPECTED + 3
+} norm_part;
 
 typedef struct rank {
     int device;
@@ -68,10 +108,12 @@ typedef struct rank {
     uint32_t *absent; /* pinned */
     float *host_x;
     uint64_t x_bytes, y_bytes;
-    sl_op op;
+    unsigned char *norm; /* [PART_COUNT], or NULL */
+    sl_op ops[LAUNCHES];
     sl_program program;
     int32_t rows[SL_ROWS_COUNT];
-    sl_cuda_op launch;
+    sl_cuda_op launches[LAUNCHES];
+    int32_t apart; /* of them the first is a run of its own */
     sl_cuda_context context;
 } rank;
 
@@ -107,12 +149,28 @@ static sl_cuda_operand operand(const void *data, int32_t width, int32_t column) 
                              .rows = SL_ROWS_STEP};
 }
 
-static const sl_cuda_kernel *kernel_of(sl_op_kind kind) {
+static const sl_cuda_kernel *kernel_of(const sl_cuda_family *family, sl_op_kind kind) {
     size_t i = 0;
-    while (sl_cuda_family_exchange.kernels[i].kernel.op != kind) {
+    while (family->kernels[i].kernel.op != kind) {
         i++;
     }
-    return &sl_cuda_family_exchange.kernels[i];
+    return &family->kernels[i];
+}
+
+static const sl_cuda_fusion *fusion_of(const sl_cuda_family *family, int32_t count, sl_op_kind first) {
+    size_t i = 0;
+    while (family->fusions[i].fusion.count != count || family->fusions[i].fusion.ops[0] != first) {
+        i++;
+    }
+    return &family->fusions[i];
+}
+
+static uint64_t part_bytes(const exchange_case *c) {
+    return ((uint64_t)c->bucket * (uint64_t)c->width * sizeof(float) + 255) / 256 * 256;
+}
+
+static unsigned char *part(const exchange_case *c, const rank *r, int at) {
+    return r->norm + (uint64_t)at * part_bytes(c);
 }
 
 static void set_rows(const rank *r, int32_t rows) {
@@ -121,20 +179,80 @@ static void set_rows(const rank *r, int32_t rows) {
     CHECK_CUDA(cudaMemcpy(r->header, &header, sizeof header, cudaMemcpyHostToDevice));
 }
 
+/* The norm at launches[1] and the QUANTIZE behind it, with results from part `results` on. */
+static void resolve_norm(const exchange_case *c, rank *r, int results) {
+    sl_cuda_op *norm = &r->launches[1], *quantize = &r->launches[2];
+    const bool has_residual = c->residual != SL_RESIDUAL_NONE;
+    r->ops[1] = (sl_op){.kind = SL_OP_RMSNORM, .in = {{0, 0}, {1, 0}, {SL_NONE, 0}}, .out = {{2, 0}, {3, 0}}};
+    r->ops[1].u.rmsnorm = (sl_op_rmsnorm){.width = c->width,
+                                          .stride = c->width,
+                                          .groups = 1,
+                                          .epsilon = 1e-5f,
+                                          .x_factor = 1,
+                                          .y_factor = 1,
+                                          .residual = c->residual};
+    r->ops[2] = (sl_op){.kind = SL_OP_QUANTIZE, .u.quantize.width = c->width};
+    for (int i = 1; i < LAUNCHES; i++) {
+        r->launches[i] = (sl_cuda_op){
+            .op = &r->ops[i], .rows = r->rows, .program = &r->program, .run_length = LAUNCHES - i};
+        r->launches[i].kernel = kernel_of(&sl_cuda_family_row_ops, r->ops[i].kind);
+    }
+    norm->in[0] = r->launches[0].out[0];
+    norm->weights[0].data = part(c, r, PART_WEIGHT);
+    norm->out[0] = operand(part(c, r, results), c->width, 0);
+    if (has_residual) {
+        norm->in[1] = operand(part(c, r, PART_RESIDUAL), c->width, 0);
+        norm->out[1] = operand(part(c, r, results + 1), c->width, 0);
+    }
+    quantize->in[0] = norm->out[0];
+    quantize->out[0] = operand(part(c, r, results + 2), c->width, 0);
+    quantize->out[0].type = c->format;
+    quantize->out[0].row_bytes = sl_value_row_bytes(c->format, c->width);
+    norm->unread[0] = c->is_unread && c->is_quantized;
+    r->launches[0].unread[0] = c->is_unread;
+}
+
+static void make_norm(const exchange_case *c, rank *r) {
+    const uint64_t count = part_bytes(c) / sizeof(float);
+    float *numbers = malloc(part_bytes(c));
+    if (!numbers) {
+        exit(1);
+    }
+    CHECK_CUDA(cudaMalloc((void **)&r->norm, PART_COUNT * part_bytes(c)));
+    CHECK_CUDA(cudaMemset(r->norm, 255, PART_COUNT * part_bytes(c)));
+    for (int at = PART_RESIDUAL; at <= PART_WEIGHT; at++) {
+        for (uint64_t i = 0; i < count; i++) {
+            numbers[i] = number((uint32_t)(at * 7919 + 31 + (int32_t)i)) * (at == PART_WEIGHT ? 1e-7f : 1.0f);
+        }
+        CHECK_CUDA(cudaMemcpy(part(c, r, at), numbers, part_bytes(c), cudaMemcpyHostToDevice));
+    }
+    free(numbers);
+    resolve_norm(c, r, PART_RESULT);
+    r->apart = c->is_apart;
+    sl_cuda_op *first = &r->launches[c->is_apart];
+    first->run_length = (c->is_quantized ? 3 : 2) - c->is_apart;
+    first->fusion = fusion_of(c->is_apart ? &sl_cuda_family_row_ops : &sl_cuda_family_reduce_norm,
+                              first->run_length, first->op->kind);
+}
+
 static void resolve(const exchange_case *c, rank *r) {
     const bool sums = c->kind == SL_OP_ALL_REDUCE;
-    r->op = (sl_op){.kind = c->kind};
+    sl_cuda_op *launch = &r->launches[0];
+    r->ops[0] = (sl_op){.kind = c->kind};
     if (sums) {
-        r->op.u.all_reduce.width = c->width;
+        r->ops[0].u.all_reduce.width = c->width;
     } else {
-        r->op.u.all_gather = (sl_op_all_gather){.width = c->width, .ranks = c->ranks};
+        r->ops[0].u.all_gather = (sl_op_all_gather){.width = c->width, .ranks = c->ranks};
     }
     r->program.ranks = c->ranks;
     r->rows[SL_ROWS_STEP] = c->bucket;
-    r->launch = (sl_cuda_op){.op = &r->op, .rows = r->rows, .program = &r->program};
-    r->launch.kernel = kernel_of(c->kind);
-    r->launch.in[0] = operand(r->x, c->stride, c->column);
-    r->launch.out[0] = sums ? r->launch.in[0] : operand(r->y, c->ranks * c->width, 0);
+    *launch = (sl_cuda_op){.op = &r->ops[0], .rows = r->rows, .program = &r->program, .run_length = 1};
+    launch->kernel = kernel_of(&sl_cuda_family_exchange, c->kind);
+    launch->in[0] = operand(r->x, c->stride, c->column);
+    launch->out[0] = sums ? launch->in[0] : operand(r->y, c->ranks * c->width, 0);
+    if (c->has_norm) {
+        make_norm(c, r);
+    }
 }
 
 static void make_rank(const exchange_case *c, rank *r, int device, int32_t index) {
@@ -192,12 +310,15 @@ static void free_rank(rank *r) {
     CHECK_CUDA(cudaFree(r->header));
     CHECK_CUDA(cudaFree(r->x));
     CHECK_CUDA(cudaFree(r->y));
+    CHECK_CUDA(cudaFree(r->norm));
     CHECK_CUDA(cudaFreeHost(r->absent));
     free(r->host_x);
 }
 
 static void launch(const rank *r) {
-    CHECK_CUDA(r->launch.kernel->run(&r->context, &r->launch, r->stream));
+    for (int32_t i = 0; i <= r->apart; i++) {
+        CHECK_CUDA(sl_cuda_run_of(&r->launches[i])(&r->context, &r->launches[i], r->stream));
+    }
 }
 
 /* ---- what is expected ---- */
@@ -247,6 +368,42 @@ static int check_result(const exchange_case *c, const rank *r, float *const *x, 
                      : 0;
     }
     free(got);
+    return failed;
+}
+
+/* What the norm left, against what its own kernels make of the sums in x. */
+static int check_norm(const exchange_case *c, rank *r, const float *x) {
+    const uint64_t row_bytes = (uint64_t)c->width * sizeof *x, bytes = 3 * part_bytes(c);
+    unsigned char *got = malloc(bytes), *expected = malloc(bytes);
+    sl_cuda_op kept[LAUNCHES];
+    int failed = 0;
+    if (!got || !expected) {
+        exit(1);
+    }
+    memcpy(kept, r->launches, sizeof kept);
+    CHECK_CUDA(cudaSetDevice(r->device));
+    CHECK_CUDA(cudaMemcpy2D(part(c, r, PART_X), row_bytes, x, (size_t)c->stride * sizeof *x, row_bytes,
+                            (size_t)c->rows, cudaMemcpyHostToDevice));
+    CHECK_CUDA(cudaMemset(part(c, r, PART_EXPECTED), 255, bytes));
+    resolve_norm(c, r, PART_EXPECTED);
+    r->launches[1].in[0] = operand(part(c, r, PART_X), c->width, 0);
+    for (int32_t i = 1; i <= (c->is_quantized ? 2 : 1); i++) {
+        CHECK_CUDA(r->launches[i].kernel->run(&r->context, &r->launches[i], r->stream));
+        CHECK_CUDA(cudaStreamSynchronize(r->stream));
+    }
+    if (kept[1].unread[0]) {
+        CHECK_CUDA(cudaMemset(part(c, r, PART_EXPECTED), 255, part_bytes(c)));
+    }
+    CHECK_CUDA(cudaMemcpy(got, part(c, r, PART_RESULT), bytes, cudaMemcpyDeviceToHost));
+    CHECK_CUDA(cudaMemcpy(expected, part(c, r, PART_EXPECTED), bytes, cudaMemcpyDeviceToHost));
+    CHECK_CUDA(cudaMemset(part(c, r, PART_RESULT), 255, bytes));
+    CHECK_CUDA(cudaDeviceSynchronize());
+    for (uint64_t i = 0; i < bytes && !failed; i++) {
+        failed = got[i] != expected[i] ? wrong(c, "y, sum and quantized", i) : 0;
+    }
+    memcpy(r->launches, kept, sizeof kept);
+    free(got);
+    free(expected);
     return failed;
 }
 
@@ -335,10 +492,14 @@ static int play(const exchange_case *c, rank *ranks, int32_t own, float *const *
                 failed = check_left(c, got, left, own);
             }
         }
+        failed = failed || (c->is_unread && check_result(c, r, x, own));
         if (c->kind == SL_OP_ALL_REDUCE) {
             add_up(c, x);
         }
-        failed = failed || check_result(c, r, x, own);
+        if (c->is_unread) { /* the next call's x */
+            CHECK_CUDA(cudaMemcpy(r->x, x[own], r->x_bytes, cudaMemcpyHostToDevice));
+        }
+        failed = failed || check_result(c, r, x, own) || (c->has_norm && check_norm(c, r, x[own]));
     }
     free(mine);
     free(left);
@@ -363,7 +524,7 @@ static int run_played(const exchange_case *c) {
     exchange_case alone = *c;
     alone.ranks = 1;
     if (c->kind == SL_OP_ALL_REDUCE) {
-        failed = check_result(&alone, &ranks[0], x, 0);
+        failed = check_result(&alone, &ranks[0], x, 0) || (c->has_norm && check_norm(c, &ranks[0], x[0]));
     }
     CHECK_CUDA(cudaMemset(ranks[0].y, 255, ranks[0].y_bytes));
     for (int32_t own = 0; own < c->ranks && !failed; own++) {
@@ -448,7 +609,7 @@ static int run_together(const exchange_case *c) {
     cudaGraphExec_t graphs[RANKS];
     float *x[RANKS];
     int failed = 0;
-    if (reach_peers(c->ranks)) {
+    if (c->is_unread || reach_peers(c->ranks)) { /* every call would be the same */
         return 0;
     }
     for (int32_t i = 0; i < c->ranks; i++) {
@@ -467,7 +628,7 @@ static int run_together(const exchange_case *c) {
             add_up(c, x);
         }
         for (int32_t i = 0; i < c->ranks && !failed; i++) {
-            failed = check_result(c, &ranks[i], x, i);
+            failed = check_result(c, &ranks[i], x, i) || (c->has_norm && check_norm(c, &ranks[i], x[i]));
         }
     }
     for (int32_t i = 0; i < c->ranks; i++) {
@@ -542,9 +703,12 @@ static void bench_case(const exchange_case *c) {
     join_ranks(c, ranks, NULL);
     const double joined = 1e3 * (double)fastest(ranks, graphs) / BENCH_CALLS;
     printf("%-10s %5d x %6d %9.1f KB %s %8.2f us a call, %7.2f GB/s each way (alone %.2f us)\n",
-           c->kind == SL_OP_ALL_REDUCE ? "all_reduce" : "all_gather", (int)c->rows, (int)c->width,
-           (double)bytes / 1024, sl_exchange_is_small(2, bytes) ? "small" : "large", joined,
-           1e-3 * (double)bytes / joined, alone);
+           c->is_apart                   ? "two"
+           : c->has_norm                 ? "with norm"
+           : c->kind == SL_OP_ALL_REDUCE ? "all_reduce"
+                                         : "all_gather",
+           (int)c->rows, (int)c->width, (double)bytes / 1024,
+           sl_exchange_is_small(2, bytes) ? "small" : "large", joined, 1e-3 * (double)bytes / joined, alone);
     fflush(stdout);
     for (int32_t i = 0; i < 2; i++) {
         CHECK_CUDA(cudaSetDevice(ranks[i].device));
@@ -565,6 +729,13 @@ static int bench(void) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         const exchange_case reduce = {"", REDUCE, rows[i], rows[i], 4096, 4096, 0, 2};
         bench_case(&reduce);
+    }
+    for (int32_t count = 1; count <= 32; count *= 2) { /* with the norm, by one launch and by two */
+        exchange_case norm = {"", REDUCE, count, count, 4096, 4096, 0, 2, NORM, TO(Q8_32), BEFORE};
+        norm.is_unread = true;
+        bench_case(&norm);
+        norm.is_apart = true;
+        bench_case(&norm);
     }
     for (int32_t outputs = 1; outputs <= 64; outputs *= 8) {
         const exchange_case gather = {"", GATHER, outputs, outputs, 75968, 75968, 0, 2};

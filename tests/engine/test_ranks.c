@@ -89,6 +89,25 @@ static void ranks_say_what_one_says(void **state) {
     sluice_model_release(model);
 }
 
+/* By each op's own kernel, and by runs of ops. In chunks of 7 rows and of all: few rows are exchanged by the
+ * launch that norms them. */
+static void runs_of_ops_change_no_bit(void **state) {
+    sluice_model *model = open_model(*state);
+    const size_t count = TOKENS * vocabulary_of(model);
+    for (int32_t i = 0; i < 4; i++) {
+        sluice_engine_options options = options_of(true);
+        options.deterministic = i / 2 == 0;
+        options.chunk = options.outputs = i % 2 == 0 ? 7 : TOKENS;
+        float *together = read_text(model, &options);
+        options.no_fusion = true;
+        float *apart = read_text(model, &options);
+        assert_memory_equal(apart, together, count * sizeof *apart);
+        free(apart);
+        free(together);
+    }
+    sluice_model_release(model);
+}
+
 /* ---- generating ---- */
 
 static sluice_request *begin(sluice_sequence *sequence, int32_t number, size_t vocabulary) {
@@ -458,6 +477,9 @@ int main(int argc, char **argv) {
         FOR_MODEL(ranks_say_what_one_says, FIXTURE("gemma3"), "gemma3"),
         FOR_MODEL(ranks_say_what_one_says, FIXTURE("gpt_oss"), "gpt_oss"),
         FOR_MODEL(ranks_say_what_one_says, FIXTURE("qwen3_5"), "qwen3_5"),
+        FOR_MODEL(runs_of_ops_change_no_bit, MINI, "mini"),
+        FOR_MODEL(runs_of_ops_change_no_bit, FIXTURE("gemma3"), "gemma3"),
+        FOR_MODEL(runs_of_ops_change_no_bit, FIXTURE("gpt_oss"), "gpt_oss"),
         FOR_MODEL(sequences_do_not_see_each_other, MINI, "mini"),
         FOR_MODEL(sequences_do_not_see_each_other, FIXTURE("qwen3_5"), "qwen3_5"),
         cmocka_unit_test(cancelled_ones_go),

@@ -50,7 +50,7 @@ static __device__ __forceinline__ void load_quads(const float *row, int32_t widt
  * other, so all are on a processor at once, as in exchange.cu. A thread takes the quads that it would take of
  * the norm alone. */
 template <int QUADS, sl_norm_form FORM, int CLUSTER, bool CODES = false>
-static __global__ void __launch_bounds__(QUADS == 1 ? SL_NORM_MOST_THREADS : SL_NORM_THREADS)
+static __global__ void __launch_bounds__((QUADS == 1 ? SL_NORM_MOST_THREADS : SL_NORM_THREADS) / CLUSTER)
     reduce_norm_kernel(const __grid_constant__ sl_cuda_context context,
                        const __grid_constant__ sl_norm_args args) {
     __shared__ sl_norm_shared shared;
