@@ -63,7 +63,7 @@ set_target_properties(sluice_cuda_narrow PROPERTIES LINKER_LANGUAGE C)
 set_source_files_properties(${narrow_objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
 # And what ranks exchange.
 set(exchange_objects ${cuda_objects})
-list(FILTER exchange_objects INCLUDE REGEX "/(exchange|reduce_norm|row_ops)\\.o$")
+list(FILTER exchange_objects INCLUDE REGEX "/(exchange|reduce_norm|row_ops|row_runs)\\.o$")
 add_library(sluice_cuda_exchange STATIC EXCLUDE_FROM_ALL ${exchange_objects})
 set_target_properties(sluice_cuda_exchange PROPERTIES LINKER_LANGUAGE C)
 set_source_files_properties(${exchange_objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
