@@ -61,7 +61,7 @@ set(narrow_sources ${translated_sources}) # a program of its own tests them
 list(FILTER narrow_sources INCLUDE REGEX "/(narrow|narrow_e4m3|narrow_e4m3_blocks|narrow_s8|tensor_map)\\.cu\\.cc$")
 list(REMOVE_ITEM translated_sources ${narrow_sources})
 set(exchange_sources ${translated_sources}) # and these
-list(FILTER exchange_sources INCLUDE REGEX "/(exchange|reduce_norm|row_ops)\\.cu\\.cc$")
+list(FILTER exchange_sources INCLUDE REGEX "/(exchange|reduce_norm|row_ops|row_runs)\\.cu\\.cc$")
 list(REMOVE_ITEM translated_sources ${exchange_sources})
 add_library(emulation_narrow OBJECT ${narrow_sources})
 add_library(emulation_exchange OBJECT ${exchange_sources})

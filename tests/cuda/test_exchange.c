@@ -19,18 +19,6 @@
 
 extern const sl_cuda_family sl_cuda_family_exchange, sl_cuda_family_reduce_norm, sl_cuda_family_row_ops;
 
-/* What a plan asks of row_runs.cu, by its names in C++: nothing is planned here. */
-const char *norm_declines(const sl_fusion *fusion, const sl_fusion_query *query) __asm__(
-    "_Z25sl_norm_quantize_declinesPK9sl_fusionPK15sl_fusion_query");
-const char *activate_declines(const sl_fusion *fusion, const sl_fusion_query *query) __asm__(
-    "_Z29sl_activate_quantize_declinesPK9sl_fusionPK15sl_fusion_query");
-const char *norm_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
-    return fusion && query ? NULL : "needs a query";
-}
-const char *activate_declines(const sl_fusion *fusion, const sl_fusion_query *query) {
-    return fusion && query ? NULL : "needs a query";
-}
-
 enum { SKIPPED = 77, RANKS = 3, CALLS = 7, BENCH_CALLS = 200, BENCH_RUNS = 7, SHARED_PROCESSORS = 8 };
 
 #define CHECK_CUDA(call)                                                                                     \
