@@ -377,6 +377,7 @@ static int check_norm(const exchange_case *c, rank *r, const float *x) {
                               row_bytes, cudaMemcpyHostToDevice));
     }
     CHECK_CUDA(cudaMemset(part(c, r, PART_EXPECTED), 255, bytes));
+    CHECK_CUDA(cudaDeviceSynchronize()); /* ranks' streams do not wait for the default one */
     resolve_norm(c, r, PART_EXPECTED);
     r->launches[1].in[0] = operand(part(c, r, PART_X), c->width, 0);
     for (int32_t i = 1; i <= (c->is_quantized ? 2 : 1); i++) {
@@ -476,6 +477,7 @@ static int play(const exchange_case *c, rank *ranks, int32_t own, float *const *
         }
         leave(c, x[own], own, call, left);
         CHECK_CUDA(cudaMemcpy(r->pool, mine, pool_bytes(c), cudaMemcpyHostToDevice));
+        CHECK_CUDA(cudaDeviceSynchronize());
         launch(r);
         CHECK_CUDA(cudaStreamSynchronize(r->stream));
         for (int32_t i = 0; i < c->ranks && !failed; i++) {
@@ -689,6 +691,7 @@ static void bench_case(const exchange_case *c) {
     for (int32_t i = 0; i < 2; i++) {
         make_rank(c, &ranks[i], i, i);
         CHECK_CUDA(cudaMemset(ranks[i].x, 0, ranks[i].x_bytes)); /* sums that do not grow */
+        CHECK_CUDA(cudaDeviceSynchronize());
         graphs[i] = capture(&ranks[i], BENCH_CALLS);
     }
     const double alone = 1e3 * (double)fastest(ranks, graphs) / BENCH_CALLS;
