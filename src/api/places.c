@@ -378,10 +378,16 @@ static int check_split(const sl_api_placing *where, const char *device, sl_error
         return sl_fail(error, SL_ERR_INVALID,
                        "split: the device is %s; name those that share a model, as in cuda:0+cuda:1", device);
     }
-    if (split == SLUICE_SPLIT_TENSORS && (where->given->gpu_layers != 0 || where->given->cpu_experts != 0)) {
+    const int32_t asked = where->given->gpu_layers;
+    const bool some = asked == SLUICE_NO_LAYERS || (asked > 0 && asked < sl_program_layers(where->program));
+    if (split == SLUICE_SPLIT_TENSORS && (some || where->given->cpu_experts != 0)) {
         return sl_fail(error, SL_ERR_INVALID,
                        "split: tensors of all layers are on all devices, so neither gpu layers nor cpu "
                        "experts can be given");
+    }
+    if (some && asked > 0 && strchr(device, '+') && !names_host(device)) {
+        return sl_fail(error, SL_ERR_INVALID, "gpu layers: %d of %d, but the devices are %s; name %s+cpu",
+                       asked, sl_program_layers(where->program), device, device);
     }
     return 0;
 }
@@ -393,15 +399,21 @@ int sl_api_place_model(const sl_api_placing *where, sl_api_plan *planned, sl_err
         *at = '+'; /* as lists are written elsewhere */
     }
     const bool is_auto = strcmp(device, "auto") == 0;
-    const int32_t asked = where->given->gpu_layers;
+    const bool gpus_alone = strchr(device, '+') && !names_host(device);
     char gpu[32], all[48];
-    if (asked < SLUICE_NO_LAYERS) {
-        return sl_fail(error, SL_ERR_INVALID, "gpu layers: %d", asked);
+    if (strlen(device) >= sizeof all) {
+        return sl_fail(error, SL_ERR_INVALID, "device: %s...: too long a list", device);
+    }
+    if (where->given->gpu_layers < SLUICE_NO_LAYERS) {
+        return sl_fail(error, SL_ERR_INVALID, "gpu layers: %d", where->given->gpu_layers);
     }
     const int refused = check_split(where, device, error);
     if (refused) {
         return refused;
     }
+    /* All of them are where several GPUs, or ranks, are all there is. */
+    const bool all_there = gpus_alone || where->given->split == SLUICE_SPLIT_TENSORS;
+    const int32_t asked = all_there && where->given->gpu_layers > 0 ? 0 : where->given->gpu_layers;
     beside_host(is_auto ? "cuda" : device, gpu, sizeof gpu);
     snprintf(all, sizeof all, "%s+cpu", gpu);
     if (asked == SLUICE_NO_LAYERS) {
@@ -410,7 +422,7 @@ int sl_api_place_model(const sl_api_placing *where, sl_api_plan *planned, sl_err
     if (strchr(device, '+')) {
         snprintf(all, sizeof all, "%s", device);
     }
-    const bool shared = where->given->split != SLUICE_SPLIT_AUTO || !names_host(device);
+    const bool shared = where->given->split != SLUICE_SPLIT_AUTO || gpus_alone;
     if (asked > 0 && !gpu[0] && !strchr(device, '+')) {
         return sl_fail(error, SL_ERR_INVALID, "gpu layers: %d, but the device is %s", asked, device);
     }

@@ -549,6 +549,11 @@ static void auto_takes_all_gpus(void **state) {
         sluice_engine_destroy(engine);
         compare("qwen3", "layers on two GPUs against one", resident, tokens);
         assert_int_equal(counters.failed_captures, 0);
+        /* Two that are named have layers each, also where scripts ask for all layers on the GPU. */
+        options.memory_limit = 0;
+        options.device = "cuda:0,cuda:1";
+        options.gpu_layers = 99;
+        assert_true(plan_says(model, &options, "\ncuda:1 weights"));
     } else {
         printf("skipped: there is one GPU\n");
     }
