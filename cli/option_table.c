@@ -356,7 +356,7 @@ const option OPTIONS[] = {
     {IN_SYNTH, "--draft-head", "preset|none|random|agreeing", CHOICE, AT(draft_head), "preset", 0, 0,
      "a head that drafts; agreeing: it is right, as the layers add nothing"},
 
-    {IN_SCHEDULED, "-dev --device --devices", "NAME", TEXT, AT(device), "auto", 0, 0,
+    {IN_SCHEDULED, "-dev --devices --device", "NAME", TEXT, AT(device), "auto", 0, 0,
      "auto, cpu, cuda, cuda:N (experts, or else layers, that do not fit are fetched from host memory), "
      "cuda+cpu: what does not fit the GPU on the CPU, or cuda:0+cuda:1 (see --split); auto: the fastest that "
      "fits"},

@@ -89,7 +89,7 @@ describe('--config', () => {
     model: ['mini'], alias: ['house'], 'strict-model': true, host: '127.0.0.1', port: 0, unix: path.join(folder, 'socket'),
     'api-key': ['one-key', 'two-key'], 'api-key-file': keys, cors: 'https://a.example', 'cors-origin': 'https://b.example',
     'allowed-host': 'proxy.example', 'max-queue': 5, 'max-body': '2K', 'max-step-time': 12.5, 'drain-timeout': 7, 'drain-seconds': 8, 'drain-delay': 0, 'open-metrics': false,
-    'log-format': 'json', 'metrics-prefix': 'house:', verbose: true, device: 'cpu', isa: 'plain', threads: 1, context: 512, 'ctx-size': 512,
+    'log-format': 'json', 'metrics-prefix': 'house:', verbose: true, device: 'cpu', devices: 'cpu', split: 'auto', isa: 'plain', threads: 1, context: 512, 'ctx-size': 512,
     chunk: 64, 'ubatch-size': 64, sequences: 3, parallel: 3, 'kv-type': 'f32', 'cache-type-k': 'f32', 'cache-tokens': 2048, 'memory-limit': '1G', 'host-memory-limit': '1G', 'expert-cache': '1G', 'expert-pin': null, 'expert-stats': null, // there are no experts
     'gpu-layers': 0, 'n-gpu-layers': 0, 'n-cpu-moe': 0, 'cpu-experts': 0, 'cpu-moe': false, 'no-prefix-reuse': false, 'kv-budget': 256, 'kv-window': 32, 'kv-pool': 5,
     'cache-disk': path.join(folder, 'beginnings'), 'cache-disk-bytes': '10M', 'no-fusion': true, 'no-repack': true, 'no-graphs': true, kernel: 'linear/',
