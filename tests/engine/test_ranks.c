@@ -78,7 +78,7 @@ static void ranks_say_what_one_says(void **state) {
     float *together = read_text(model, &options);
     const double apart = distance(expected, together, count);
     printf("%s: two ranks are %.2g from one device\n", (const char *)*state, apart);
-    assert_true(apart < 0.02);
+    assert_true(apart < 0.05);
     options.chunk = 7;
     options.outputs = 7;
     float *cut = read_text(model, &options);
@@ -417,7 +417,7 @@ static void what_does_not_divide_is_whole(void **state) {
     assert_non_null(strstr(text, "whole: "));
     sluice_free(text);
     float *together = read_text(model, &options);
-    assert_true(distance(expected, together, count) < 0.02);
+    assert_true(distance(expected, together, count) < 0.05);
     free(together);
     free(expected);
     sluice_model_release(model);
