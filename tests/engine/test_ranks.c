@@ -278,10 +278,12 @@ static struct {
     int rank, countdown;
 } failure;
 
+/* Ranks call this at once: only who is meant counts. */
 static int fail_now(const sl_executor *executor, bool in_wait, int status, sl_error *error) {
-    const bool counts =
-        failure.countdown > 0 && in_wait == failure.in_wait && executor == members[failure.rank];
-    return counts && --failure.countdown == 0 ? sl_fail(error, SL_ERR_DEVICE, "it has failed") : status;
+    if (in_wait != failure.in_wait || executor != members[failure.rank] || failure.countdown == 0) {
+        return status;
+    }
+    return --failure.countdown == 0 ? sl_fail(error, SL_ERR_DEVICE, "it has failed") : status;
 }
 
 static int join_and_note(sl_executor *const *ranks, int32_t count, sl_error *error) {
