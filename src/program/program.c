@@ -349,6 +349,18 @@ void sl_program_free(sl_program *program) {
     memset(program, 0, sizeof *program);
 }
 
+void sl_program_copy_facts(const sl_program *program, sl_program *part) {
+    part->name = program->name;
+    part->width = program->width;
+    part->vocabulary = program->vocabulary;
+    part->experts = program->experts;
+    part->experts_used = program->experts_used;
+    part->both_sides = program->both_sides;
+    part->has_tail = program->has_tail;
+    memcpy(part->groups, program->groups, sizeof part->groups);
+    part->group_count = program->group_count;
+}
+
 int32_t sl_program_sections(const sl_program *program) {
     int32_t count = 0;
     for (int32_t s = 0; program->partition && s < program->partition->section_count; s++) {

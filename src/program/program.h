@@ -547,6 +547,9 @@ void sl_program_drop_slices(sl_program *part);
  * "; whole: " what they do not and why, if there is any such. */
 void sl_program_describe_shards(const sl_program *program, int32_t ranks, sl_buffer *out);
 
+/* What a part or a rank's program has of the whole as it is: name, widths, counts, groups, and which rows it
+ * has. */
+void sl_program_copy_facts(const sl_program *program, sl_program *part);
 /* Sections of a part; 1 for a program that is none. */
 int32_t sl_program_sections(const sl_program *program);
 /* The section that a TRANSFER begins, if it is not the one that `section` says; else `section`. For walks

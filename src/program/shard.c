@@ -334,21 +334,6 @@ static size_t most_cuts(const sl_program *program) {
     return count;
 }
 
-static void copy_fields(const sl_program *program, sl_program *part) {
-    part->name = program->name;
-    part->width = program->width;
-    part->vocabulary = program->vocabulary;
-    part->experts = program->experts;
-    part->experts_used = program->experts_used;
-    part->both_sides = program->both_sides;
-    part->has_tail = program->has_tail;
-    part->hidden = program->hidden;
-    part->logits = program->logits;
-    part->tokens = program->tokens;
-    memcpy(part->groups, program->groups, sizeof part->groups);
-    part->group_count = program->group_count;
-}
-
 static void copy_values(sharding *s) {
     const sl_program *program = s->program;
     for (int32_t v = 0; v < program->value_count; v++) {
@@ -379,7 +364,10 @@ static int shard(sharding *s, sl_arena *scratch, sl_error *error) {
     if (!s->whole || !s->taken || !s->cuts || !s->part->slices) {
         return no_memory(error);
     }
-    copy_fields(s->program, s->part);
+    sl_program_copy_facts(s->program, s->part);
+    s->part->hidden = s->program->hidden;
+    s->part->logits = s->program->logits;
+    s->part->tokens = s->program->tokens;
     copy_values(s);
     mark_whole(s);
     for (int32_t i = 0; i < s->program->op_count && !s->part->failed && !s->failed; i++) {

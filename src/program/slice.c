@@ -483,17 +483,9 @@ static int fill(const sl_program *program, sl_program *part, sl_error *error) {
 
 int sl_program_slice(const sl_program *program, const sl_partition *partition, int32_t index,
                      sl_program *part, sl_error *error) {
-    part->name = program->name;
+    sl_program_copy_facts(program, part);
     part->weights = program->weights;
     part->weight_count = program->weight_count;
-    memcpy(part->groups, program->groups, sizeof part->groups);
-    part->group_count = program->group_count;
-    part->width = program->width;
-    part->vocabulary = program->vocabulary;
-    part->experts = program->experts;
-    part->experts_used = program->experts_used;
-    part->both_sides = program->both_sides;
-    part->has_tail = program->has_tail;
     part->partition = partition;
     part->part = index;
     return fill(program, part, error);
