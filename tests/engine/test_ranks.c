@@ -227,22 +227,24 @@ static void grammars_hold(void **state) {
 
 /* ---- pages on disk ---- */
 
-/* Reads 100 tokens and generates; how many were reused. */
-static size_t live_with_folder(sluice_model *model, const char *folder, bool ranks, int32_t *tokens) {
+/* Reads 100 tokens and generates: how many were reused. logits: [GENERATE][vocabulary], of what was drawn. */
+static size_t live_with_folder(sluice_model *model, const char *folder, bool ranks, float *logits) {
+    const size_t vocabulary = vocabulary_of(model);
     sluice_engine_options options = options_of(ranks);
     options.cache_folder = folder;
     sluice_engine *engine = open_engine(model, &options);
     sluice_sequence *sequence = open_sequence(engine);
     int32_t prompt[TOKENS];
-    fill(prompt, vocabulary_of(model), 3);
+    fill(prompt, vocabulary, 3);
     const sluice_request_options o = {.size = sizeof o,
                                       .tokens = prompt,
                                       .token_count = TOKENS,
                                       .generate = GENERATE,
+                                      .logits = SLUICE_LOGITS_LAST,
                                       .ignore_eos = true,
                                       .no_text = true};
-    collected got = {.tokens = tokens};
-    collect(submit(sequence, &o), &got);
+    collected got = {.logits = logits, .vocabulary = vocabulary, .first = TOKENS - 1, .room = GENERATE};
+    assert_int_equal(collect(submit(sequence, &o), &got), GENERATE);
     sluice_sequence_release(sequence);
     sluice_engine_destroy(engine);
     return got.reused;
@@ -250,16 +252,19 @@ static size_t live_with_folder(sluice_model *model, const char *folder, bool ran
 
 static void pages_come_back_from_disk(void **state) {
     sluice_model *model = open_model(*state);
+    const size_t count = GENERATE * vocabulary_of(model);
+    float *first = calloc(count, sizeof *first), *second = calloc(count, sizeof *second);
     char folder[256], command[300];
-    int32_t first[GENERATE], second[GENERATE], other[GENERATE];
     snprintf(folder, sizeof folder, "%s/ranks-%d", SLUICE_BINARY_DIR, (int)getpid());
     assert_int_equal(live_with_folder(model, folder, true, first), 0);
     assert_int_equal(live_with_folder(model, folder, true, second), 64);
-    assert_memory_equal(first, second, sizeof first);
+    assert_memory_equal(first, second, count * sizeof *first);
     /* Pages of one device are laid out otherwise: they are no pages of this engine. */
-    assert_int_equal(live_with_folder(model, folder, false, other), 0);
+    assert_int_equal(live_with_folder(model, folder, false, second), 0);
     snprintf(command, sizeof command, "rm -r '%s'", folder);
     assert_int_equal(system(command), 0);
+    free(first);
+    free(second);
     sluice_model_release(model);
 }
 
