@@ -22,7 +22,7 @@
 #include <unistd.h>
 
 #if SANITIZED
-enum { EVERY = 18, PROGRAM_EVERY = 400, CPU_LIMIT_MS = 20000, MEASURED = 0 };
+enum { EVERY = 40, PROGRAM_EVERY = 800, CPU_LIMIT_MS = 20000, MEASURED = 0 };
 const char *__asan_default_options(void);
 /* Leaks are seen by the library's own count of live bytes; a search of all memory per case would take
  * minutes. */
@@ -30,7 +30,7 @@ const char *__asan_default_options(void) {
     return "exitcode=99:detect_leaks=0:allocator_may_return_null=1";
 }
 #else
-enum { EVERY = 8, PROGRAM_EVERY = 23, CPU_LIMIT_MS = 5000, MEASURED = 1 };
+enum { EVERY = 20, PROGRAM_EVERY = 101, CPU_LIMIT_MS = 5000, MEASURED = 1 };
 #endif
 enum { WORKERS = 2, GROWTH_LIMIT_KIB = 64 << 10, WALL_LIMIT_SECONDS = 60 };
 

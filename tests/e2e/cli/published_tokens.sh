@@ -1,3 +1,4 @@
+[ -z "$sanitized" ] || { echo "it takes a minute under a sanitizer"; exit 77; }
 # llama.cpp's own cases: text between separators, ids line by line.
 for name in gpt-2 falcon phi-3; do
     file=$shared/tokenizers/ggml-vocab-$name.gguf

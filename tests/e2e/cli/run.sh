@@ -18,7 +18,7 @@ done
 only=" $* "
 story=$shared/models/stories260K.gguf
 fixtures=$(cd "$tests/../../logits/fixtures" && pwd)
-export sluice shared story fixtures tests
+export sluice shared story fixtures tests sanitized
 work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
