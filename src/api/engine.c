@@ -104,6 +104,9 @@ static uint64_t captures(sluice_engine *engine) {
     return c.captured_buckets + c.failed_captures;
 }
 
+/* Of a step's time: whoever waited no longer for its end came when it was over. */
+static const double NO_WAIT_PART = 0.02;
+
 /* Runs the step that was built, and those that follow it without a pause. Called and left with the lock held;
  * it is free while the device works. */
 static void run_steps(sluice_engine *engine, int32_t bucket) {
@@ -129,13 +132,15 @@ static void run_steps(sluice_engine *engine, int32_t bucket) {
             next_captured = captures(engine);
             next_status = functions->submit(engine->executor, bucket, &next_error);
         }
+        const double asked = sl_seconds_now();
         status = status ? status : functions->wait(engine->executor, &error);
+        const double waited = sl_seconds_now() - asked;
         status = status ? status : check_files(engine, &error);
         const double end = sl_seconds_now();
         pthread_mutex_lock(&engine->mutex);
         /* While a step is captured, itself or the one behind it, its time says nothing. */
         if (captures(engine) == captured) {
-            sl_scheduler_measured(engine->scheduler, end - begin);
+            sl_scheduler_measured(engine->scheduler, end - begin, waited < NO_WAIT_PART * (end - begin));
         }
         captured = next_captured;
         begin = end;

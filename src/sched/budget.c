@@ -36,9 +36,15 @@ static void measure_plain(sl_budget *budget, sl_budget_bucket *t, double seconds
     t->plain_steps += t->plain_steps < 2;
 }
 
-/* Shrinks at once and grows slowly: whoever waits for a step's end must not wait beyond it. */
-static void expect(sl_budget_bucket *bucket, double seconds) {
+/* Shrinks at once and grows slowly: whoever waits for a step's end must not wait beyond it. Of a step that
+ * was over by then it is not known how long it took, and its time has the wait in it. */
+static void expect(sl_budget_bucket *bucket, double seconds, bool over) {
+    static const double EARLIER = 0.75;
     const bool shorter = bucket->least == 0 || seconds < bucket->least;
+    if (over) {
+        bucket->least *= EARLIER;
+        return;
+    }
     bucket->least += (seconds - bucket->least) * (shorter ? 1 : 0.125);
 }
 
@@ -47,7 +53,7 @@ void sl_budget_measured(sl_budget *budget, sl_budget_step step, double seconds) 
         return;
     }
     sl_budget_bucket *bucket = &budget->buckets[step.bucket];
-    expect(bucket, seconds);
+    expect(bucket, seconds, step.over);
     if (step.prompt_rows == 0) {
         measure_plain(budget, bucket, seconds);
         return;

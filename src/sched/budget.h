@@ -34,6 +34,7 @@ typedef struct sl_budget {
 /* What a step had; other_rows: that generate. */
 typedef struct sl_budget_step {
     int32_t bucket, prompt_rows, other_rows;
+    bool over; /* it had ended when somebody first waited for it */
 } sl_budget_step;
 
 /* It took so long. */

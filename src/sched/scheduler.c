@@ -552,7 +552,7 @@ static void count_read(sl_scheduler *s, sl_work *work) {
     }
 }
 
-void sl_scheduler_measured(sl_scheduler *s, double seconds) {
+void sl_scheduler_measured(sl_scheduler *s, double seconds, bool over) {
     const sl_step *done = sl_flying(s, 0);
     const sl_step_header *head = sl_step_head(done->block);
     int32_t rows = 0;
@@ -571,7 +571,7 @@ void sl_scheduler_measured(sl_scheduler *s, double seconds) {
     if (done->overlaps) {
         return;
     }
-    sl_budget_measured(&s->budget, (sl_budget_step){done->bucket, rows, head->rows - rows}, seconds);
+    sl_budget_measured(&s->budget, (sl_budget_step){done->bucket, rows, head->rows - rows, over}, seconds);
     if (rows == 0) {
         sl_pace_measured(&s->pace, head->rows, seconds);
     }

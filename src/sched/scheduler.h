@@ -228,8 +228,9 @@ double sl_scheduler_follow_after(sl_scheduler *scheduler);
  * with masks_later, and can be resumed. */
 bool sl_scheduler_fill_masks(sl_scheduler *scheduler);
 /* How long the oldest step in flight took, before it is committed; prompt_seconds is kept by that, and how
- * many drafts are worth it is known from it. Not called for steps of which that is not known. */
-void sl_scheduler_measured(sl_scheduler *scheduler, double seconds);
+ * many drafts are worth it is known from it. Not called for steps of which that is not known. over: it had
+ * ended when it was waited for, so the next one was asked for too late. */
+void sl_scheduler_measured(sl_scheduler *scheduler, double seconds, bool over);
 /* After the oldest step in flight: `status` 0 or the error it failed with. Sequences of a failed step are as
  * they were before it, and their works end with the error. */
 void sl_scheduler_commit(sl_scheduler *scheduler, int status, const sl_error *error);

@@ -393,7 +393,7 @@ static inline bool rig_step(rig *r) {
     sl_error unused;
     fake_wait(r->executor, &unused);
     r->commits++;
-    sl_scheduler_measured(r->scheduler, PLAIN_SECONDS + r->prompt_rows * ROW_SECONDS);
+    sl_scheduler_measured(r->scheduler, PLAIN_SECONDS + r->prompt_rows * ROW_SECONDS, false);
     sl_scheduler_commit(r->scheduler, r->status, &r->error);
     r->status = next_status;
     r->error = next_error;

@@ -44,7 +44,7 @@ static void open_rig(rig *r, bool by_bucket) {
 
 /* A step beside ten rows that generate. */
 static void ran(rig *r, int bucket, int32_t prompt_rows, double seconds) {
-    sl_budget_measured(&r->budget, (sl_budget_step){bucket, prompt_rows, 10}, seconds);
+    sl_budget_measured(&r->budget, (sl_budget_step){bucket, prompt_rows, 10, false}, seconds);
 }
 
 /* So many steps without prompts and in each bucket. */
@@ -272,7 +272,7 @@ static void few_sequences_wait_for_less(void **state) {
     assert_int_equal(sl_budget_rows(&r.budget, -1, 40, 1, 2000), 64); /* 128 take 5.5 of 8 */
     /* Prompts alone are no measure of prompts beside others. */
     for (int i = 0; i < 3; i++) {
-        sl_budget_measured(&r.budget, (sl_budget_step){3, 256, 0}, 0.001);
+        sl_budget_measured(&r.budget, (sl_budget_step){3, 256, 0, false}, 0.001);
     }
     assert_int_equal(sl_budget_rows(&r.budget, -1, 40, 1, 2000), 64);
 }
