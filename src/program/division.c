@@ -240,9 +240,81 @@ sl_region sl_region_at(const sl_division *division, int32_t value, int32_t colum
     return (sl_region){bound->column, bound->next ? bound->next->column - bound->column : 0};
 }
 
+/* ---- shares ---- */
+
+sl_share sl_share_of(const sl_division *division, int32_t value, int32_t rank) {
+    const sl_block *block = block_at(division, value);
+    const int32_t ranks = division->ranks, each = block->units / ranks, more = block->units % ranks;
+    sl_share share = {0, 0, block->units};
+    for (int32_t r = 0; r <= rank; r++) {
+        share.first += share.count;
+        share.count = each + ((r - block->turn + ranks) % ranks < more);
+    }
+    return share;
+}
+
+/* Columns that kernels read together, and whose weights are whole blocks. */
+static int32_t unit_columns(const sl_weight *weight) {
+    enum { LEAST = 32 };
+    const int32_t block = (int32_t)sl_qtype_get(weight->type)->block_elements;
+    return block > LEAST ? block : LEAST;
+}
+
+static const sl_weight *weight_read(const sl_division *d, int32_t op) {
+    return &d->program->weights[d->program->ops[op].u.linear.segments[0].weight];
+}
+
+/* May what this op reads be divided in whole blocks without as many columns for each rank? */
+static bool reads_columns(const sl_division *d, int32_t index) {
+    const sl_op *op = &d->program->ops[index];
+    const sl_block *block = op->kind == SL_OP_LINEAR ? block_at(d, op->in[0].value) : NULL;
+    return block && !block->reason && !block->attends && !block->recurs;
+}
+
+static bool divides_evenly(const sl_division *d, const sl_weight *weight) {
+    const int32_t block = (int32_t)sl_qtype_get(weight->type)->block_elements;
+    return weight->columns % d->ranks == 0 && weight->columns / d->ranks % block == 0;
+}
+
+/* As many units as ranks where that gives whole blocks of weights; else as many as there are. */
+static void choose_units(sl_division *d) {
+    const sl_program *program = d->program;
+    for (int32_t v = 0; v < program->value_count; v++) {
+        d->blocks[v].units = d->ranks;
+    }
+    for (int32_t i = 0; i < program->op_count; i++) {
+        if (reads_columns(d, i) && !divides_evenly(d, weight_read(d, i))) {
+            block_at(d, program->ops[i].in[0].value)->units = 0;
+        }
+    }
+    for (int32_t i = 0; i < program->op_count; i++) {
+        sl_block *block = reads_columns(d, i) ? block_at(d, program->ops[i].in[0].value) : NULL;
+        const sl_weight *weight = block ? weight_read(d, i) : NULL;
+        if (block && block->units != d->ranks) {
+            const int32_t unit = unit_columns(weight);
+            const int32_t units = weight->columns % unit == 0 ? weight->columns / unit : 1;
+            block->units = sl_common_divisor(block->units, units);
+        }
+    }
+    for (int32_t v = 0; v < program->value_count; v++) {
+        d->blocks[v].units = d->blocks[v].units < d->ranks ? d->ranks : d->blocks[v].units;
+    }
+}
+
+/* Who has more of one block has less of another, so that all have about as many bytes. */
+static void take_turns(sl_division *d) {
+    int32_t turn = 0;
+    for (int32_t v = 0; v < d->program->value_count; v++) {
+        if (root_of(d, v) == v && sl_divides(d, v)) {
+            d->blocks[v].turn = turn;
+            turn = (turn + d->blocks[v].units) % d->ranks;
+        }
+    }
+}
+
 /* ---- what declines ---- */
 
-/* Each rank must get whole heads of each region, and as many. */
+/* Each rank must get whole heads of each region. */
 static const char *heads_decline(const sl_division *d, sl_operand at, const heads *h) {
     sl_region region = sl_region_at(d, at.value, at.column);
     int64_t left = (int64_t)h->count * h->stride;
@@ -253,7 +325,7 @@ static const char *heads_decline(const sl_division *d, sl_operand at, const head
         if (region.width < 1 || region.width > left) {
             return unknown_heads;
         }
-        if (region.width % ((int64_t)h->stride * d->ranks) != 0) {
+        if (region.width % ((int64_t)h->stride * block_at(d, at.value)->units) != 0) {
             return uneven;
         }
         left -= region.width;
@@ -294,11 +366,12 @@ static int32_t combine_of(const sl_program *program, int32_t value, int32_t writ
 static const char *reader_declines(const sl_division *d, int32_t index) {
     const sl_program *program = d->program;
     const sl_op *op = &program->ops[index];
-    const sl_weight *weight = &program->weights[op->u.linear.segments[0].weight];
+    const sl_weight *weight = weight_read(d, index);
     if (op->u.linear.segment_count != 1) {
         return "several matrices read it";
     }
-    if ((uint32_t)(weight->columns / d->ranks) % sl_qtype_get(weight->type)->block_elements != 0) {
+    const int32_t unit = weight->columns / block_at(d, op->in[0].value)->units;
+    if ((uint32_t)unit % sl_qtype_get(weight->type)->block_elements != 0) {
         return "a rank's columns are no whole blocks of weights";
     }
     if (op->in[1].value != SL_NONE) {
@@ -388,12 +461,12 @@ static bool decline_operands(sl_division *d, int32_t index) {
     return changed;
 }
 
-/* Every region of a value begins where the ranks' begin. */
+/* Every region of a value begins between two units of it. */
 static bool decline_regions(sl_division *d) {
     bool changed = false;
     for (int32_t v = 0; v < d->program->value_count; v++) {
         for (const sl_region_bound *b = d->bounds[v]; b && sl_divides(d, v); b = b->next) {
-            if (b->column % d->ranks != 0) {
+            if (b->column % block_at(d, v)->units != 0) {
                 block_at(d, v)->reason = uneven;
                 changed = true;
             }
@@ -513,6 +586,7 @@ int sl_divide(const sl_program *program, int32_t ranks, sl_division *d) {
         d->groups[g] = program->groups[g].kv_heads % ranks == 0;
     }
     mark_blocks(d);
+    choose_units(d);
     if (!find_bounds(d)) {
         return SL_ERR_NOMEM;
     }
@@ -530,6 +604,7 @@ int sl_divide(const sl_program *program, int32_t ranks, sl_division *d) {
         }
         changed |= decline_groups(d);
     }
+    take_turns(d);
     find_sums(d);
     find_head(d);
     return 0;

@@ -543,8 +543,9 @@ int sl_program_shard(const sl_program *program, int32_t rank, int32_t ranks, sl_
 int sl_program_fill_slices(sl_program *part, sl_error *error);
 /* Frees the copies; a device that reads none of them any more needs them no more. */
 void sl_program_drop_slices(sl_program *part);
-/* "36 of 36 layers' attention, 36 of 36 layers' feed-forward and the head", what ranks divide, and behind
- * "; whole: " what they do not and why, if there is any such. */
+/* "36 of 36 layers' attention, 36 of 36 layers' feed-forward and the head", what ranks divide, with
+ * "(36 unevenly)" where they do not have as much, and behind "; whole: " what they do not and why, if there
+ * is any such. */
 void sl_program_describe_shards(const sl_program *program, int32_t ranks, sl_buffer *out);
 
 /* What a part or a rank's program has of the whole as it is: name, widths, counts, groups, and which rows it

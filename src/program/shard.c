@@ -22,6 +22,7 @@ typedef struct sharding {
 typedef struct cut {
     int32_t weight;
     int32_t first_row, rows, first_column, columns;
+    int32_t unit;  /* rows of which each rank's are multiples, and begin at multiples */
     int32_t index; /* in the part */
 } cut;
 
@@ -31,16 +32,7 @@ static int no_memory(sl_error *error) {
 
 /* ---- weights ---- */
 
-static int32_t common_divisor(int32_t a, int32_t b) {
-    while (b != 0) {
-        const int32_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
-/* The same for all ranks, so that all choose the same kernels. */
+/* The same for all ranks that have as many rows, so that these choose the same kernels. */
 static int32_t scale_rows_of(const sl_weight *of, const cut *c) {
     if (of->scale_rows <= 0 || c->rows == of->rows) {
         return of->scale_rows;
@@ -48,8 +40,8 @@ static int32_t scale_rows_of(const sl_weight *of, const cut *c) {
     if (of->scale_rows >= of->rows) {
         return c->rows;
     }
-    const int32_t begin = c->first_row % c->rows; /* of the first rank's rows, but for multiples of them */
-    return common_divisor(common_divisor(of->scale_rows, c->rows), begin);
+    const int32_t begin = c->first_row % c->unit; /* of the first rank's rows, but for multiples of them */
+    return sl_common_divisor(sl_common_divisor(of->scale_rows, c->unit), begin);
 }
 
 static const char *cut_name(sharding *s, const sl_weight *of, const cut *c) {
@@ -126,14 +118,18 @@ static int32_t cut_weight(sharding *s, cut c) {
     return c.index;
 }
 
-static int32_t cut_rows(sharding *s, int32_t weight, int32_t first, int32_t rows) {
-    return cut_weight(s, (cut){weight, first, rows, 0, s->program->weights[weight].columns, SL_NONE});
+/* `unit`: see there. */
+static int32_t cut_rows(sharding *s, int32_t weight, int32_t first, int32_t rows, int32_t unit) {
+    const int32_t columns = s->program->weights[weight].columns;
+    return cut_weight(s, (cut){weight, first, rows, 0, columns, unit, SL_NONE});
 }
 
 static int32_t cut_columns(sharding *s, int32_t weight, int32_t first, int32_t columns) {
-    return weight == SL_NONE
-               ? SL_NONE
-               : cut_weight(s, (cut){weight, 0, s->program->weights[weight].rows, first, columns, SL_NONE});
+    if (weight == SL_NONE) {
+        return SL_NONE;
+    }
+    const int32_t rows = s->program->weights[weight].rows;
+    return cut_weight(s, (cut){weight, 0, rows, first, columns, rows, SL_NONE});
 }
 
 /* ---- ops ---- */
@@ -166,15 +162,20 @@ static void mark_whole(sharding *s) {
     }
 }
 
+static sl_share share_of(const sharding *s, int32_t value) {
+    return sl_share_of(s->division, value, s->rank);
+}
+
 static void move_operand(const sharding *s, sl_operand *at) {
     if (sl_divides(s->division, at->value)) {
         const sl_region region = sl_region_at(s->division, at->value, at->column);
-        at->column = region.first / s->ranks + (at->column - region.first);
+        at->column = sl_share_size(share_of(s, at->value), region.first) + (at->column - region.first);
     }
 }
 
 /* A rank's rows of each region that a segment writes, as a segment each. */
 static void write_rows(sharding *s, const sl_op *from, sl_op *op) {
+    const sl_share share = share_of(s, from->out[0].value);
     sl_op_linear *linear = &op->u.linear;
     int32_t first = INT32_MAX;
     linear->segment_count = 0;
@@ -184,11 +185,12 @@ static void write_rows(sharding *s, const sl_op *from, sl_op *op) {
         const int32_t end = begin + s->program->weights[segment->weight].rows;
         for (int32_t column = begin; column < end;) {
             const sl_region region = sl_region_at(s->division, from->out[0].value, column);
-            const int32_t rows = region.width / s->ranks, row = column - begin + s->rank * rows;
+            const int32_t rows = sl_share_size(share, region.width);
+            const int32_t row = column - begin + sl_share_begin(share, region.width);
             sl_linear_segment *piece = &linear->segments[linear->segment_count++];
-            piece->weight = cut_rows(s, segment->weight, row, rows);
+            piece->weight = cut_rows(s, segment->weight, row, rows, region.width / share.of);
             piece->bias = cut_columns(s, segment->bias, row, rows);
-            piece->column = region.first / s->ranks;
+            piece->column = sl_share_size(share, region.first);
             first = piece->column < first ? piece->column : first;
             column = region.first + region.width;
         }
@@ -202,8 +204,10 @@ static void write_rows(sharding *s, const sl_op *from, sl_op *op) {
 /* What is added once is the first rank's to add. */
 static void read_columns(sharding *s, sl_op *op) {
     sl_linear_segment *segment = &op->u.linear.segments[0];
-    const int32_t columns = s->program->weights[segment->weight].columns / s->ranks;
-    segment->weight = cut_columns(s, segment->weight, s->rank * columns, columns);
+    const sl_share share = share_of(s, op->in[0].value);
+    const int32_t columns = s->program->weights[segment->weight].columns;
+    segment->weight =
+        cut_columns(s, segment->weight, sl_share_begin(share, columns), sl_share_size(share, columns));
     if (s->rank > 0) {
         segment->bias = SL_NONE;
         op->in[3] = (sl_operand){SL_NONE, 0};
@@ -214,35 +218,38 @@ static void read_columns(sharding *s, sl_op *op) {
 static void divide_head(sharding *s, sl_op *op) {
     sl_linear_segment *segment = &op->u.linear.segments[0];
     const int32_t rows = s->program->vocabulary / s->ranks, first = s->rank * rows;
-    segment->weight = cut_rows(s, segment->weight, first, rows);
+    segment->weight = cut_rows(s, segment->weight, first, rows, rows);
     segment->bias = cut_columns(s, segment->bias, first, rows);
     op->out[0].value = s->logits;
 }
 
 static void divide_heads(sharding *s, sl_op *op) {
+    const sl_share share = share_of(s, op->in[0].value);
     switch (op->kind) {
     case SL_OP_RMSNORM: {
         sl_op_rmsnorm *norm = &op->u.rmsnorm;
-        norm->groups /= s->ranks;
+        const int32_t first = sl_share_begin(share, norm->groups) * norm->width;
+        norm->groups = sl_share_size(share, norm->groups);
         if (norm->own_weights) {
-            const int32_t width = norm->groups * norm->width;
-            norm->weight = cut_columns(s, norm->weight, s->rank * width, width);
+            norm->weight = cut_columns(s, norm->weight, first, norm->groups * norm->width);
         }
         break;
     }
     case SL_OP_ROPE:
-        op->u.rope.heads /= s->ranks;
+        op->u.rope.heads = sl_share_size(share, op->u.rope.heads);
         break;
-    case SL_OP_ATTENTION:
-        op->u.attention.heads /= s->ranks;
-        op->u.attention.sinks =
-            cut_columns(s, op->u.attention.sinks, s->rank * op->u.attention.heads, op->u.attention.heads);
+    case SL_OP_ATTENTION: {
+        sl_op_attention *attention = &op->u.attention;
+        const int32_t first = sl_share_begin(share, attention->heads);
+        attention->heads = sl_share_size(share, attention->heads);
+        attention->sinks = cut_columns(s, attention->sinks, first, attention->heads);
         break;
+    }
     case SL_OP_ACTIVATE:
-        op->u.activate.width /= s->ranks;
+        op->u.activate.width = sl_share_size(share, op->u.activate.width);
         break;
     case SL_OP_SOFTCAP:
-        op->u.softcap.width /= s->ranks;
+        op->u.softcap.width = sl_share_size(share, op->u.softcap.width);
         break;
     default: /* a CACHE_WRITE's are the group's */
         break;
@@ -338,7 +345,9 @@ static void copy_values(sharding *s) {
     const sl_program *program = s->program;
     for (int32_t v = 0; v < program->value_count; v++) {
         sl_value value = program->values[v];
-        value.width /= sl_divides(s->division, v) ? s->ranks : 1;
+        if (sl_divides(s->division, v)) {
+            value.width = sl_share_size(share_of(s, v), value.width);
+        }
         sl_program_typed_value(s->part, &value);
     }
     for (int32_t w = 0; w < program->weight_count; w++) {
@@ -450,7 +459,7 @@ typedef enum part_kind { ATTENTION, FEED_FORWARD, STATE, PART_KINDS } part_kind;
 
 /* Of a layer's blocks of one kind. */
 typedef struct share {
-    bool there;
+    bool there, unevenly;
     const char *reason; /* NULL: all of them are divided */
 } share;
 
@@ -482,14 +491,18 @@ static void add_text(const char *text, int32_t *count, sl_buffer *out) {
 
 static void say_layers(const share *shares, int32_t layers, const char *name, bool whole, int32_t *said,
                        sl_buffer *out) {
-    int32_t all = 0, divided = 0;
+    int32_t all = 0, divided = 0, unevenly = 0;
     for (int32_t l = 0; l < layers; l++) {
         all += shares[l].there;
         divided += shares[l].there && !shares[l].reason;
+        unevenly += shares[l].there && !shares[l].reason && shares[l].unevenly;
     }
     if (!whole && all > 0) {
         add_text("", said, out);
         sl_buffer_printf(out, "%d of %d layers' %s", divided, all, name);
+    }
+    if (!whole && unevenly > 0) {
+        sl_buffer_printf(out, " (%d unevenly)", unevenly);
     }
     for (int32_t l = 0; whole && l < layers; l++) {
         int32_t same = 0;
@@ -519,9 +532,10 @@ static void say_division(const sl_division *d, sl_arena *scratch, sl_buffer *out
         part_kind kind;
         if (part_kind_of(d, op, &kind)) {
             share *found = &shares[(int32_t)kind * layers + op->layer + 1];
-            const char *reason = sl_block_of(d, op->out[0].value)->reason;
+            const sl_block *block = sl_block_of(d, op->out[0].value);
             found->there = true;
-            found->reason = found->reason ? found->reason : reason;
+            found->unevenly |= block->units % d->ranks != 0;
+            found->reason = found->reason ? found->reason : block->reason;
         }
     }
     int32_t said = 0, whole = 0;

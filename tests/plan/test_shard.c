@@ -106,8 +106,10 @@ static void sums_stand_behind_shares(const sl_program *part) {
 /* ---- families ---- */
 
 typedef struct family {
-    const char *model; /* tests/logits/fixtures/MODEL, or ~PRESET: synthetic */
-    int32_t sums;      /* of two ranks */
+    /* tests/logits/fixtures/MODEL, or ~PRESET: synthetic, of Q8_0; ~PRESET:N has experts of N columns, of
+     * Q4_K. */
+    const char *model;
+    int32_t sums; /* of two ranks */
     const char *text;
 } family;
 
@@ -200,6 +202,7 @@ static const family FAMILIES[] = {
      "goes over all of its columns)"},
     {"~glm4", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
     {"~phi3", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
+    {"~qwen3moe:768", 8, "4 of 4 layers' attention, 4 of 4 layers' feed-forward (4 unevenly) and the head"},
     {"~hunyuan_moe", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
     {"~deepseek_v3", 3,
      "0 of 3 layers' attention, 3 of 3 layers' feed-forward and the head; whole: 3 layers' attention (its "
@@ -214,7 +217,13 @@ static void load_family(const family *f, sl_model **model) {
     char path[512];
     sl_error error;
     if (f->model[0] == '~') {
-        const sl_synth_options options = {.preset = f->model + 1, .type = SL_QTYPE_Q8_0};
+        char preset[64];
+        const size_t length = strcspn(f->model + 1, ":");
+        snprintf(preset, sizeof preset, "%.*s", (int)length, f->model + 1);
+        const bool blocks = f->model[1 + length] == ':';
+        const sl_synth_options options = {.preset = preset,
+                                          .type = blocks ? SL_QTYPE_Q4_K : SL_QTYPE_Q8_0,
+                                          .expert_width = blocks ? atoi(f->model + length + 2) : 0};
         snprintf(path, sizeof path, "test_shard-%s.gguf", f->model + 1);
         remove(path);
         if (sl_synth_file(path, &options, NULL, &error)) {
@@ -342,14 +351,14 @@ static void pieces_are_the_whole(const sl_program *whole, const group *g, int nt
     const sl_weight *of = segment_of(whole, nth, segment);
     unsigned char *bytes = malloc(of->bytes);
     assert_non_null(bytes);
-    uint64_t row, first = 0;
+    uint64_t row, first = 0, bytes_of_all = 0;
     sl_qtype_bytes(of->type, (uint64_t)of->columns, &row);
     for (int32_t r = 0; r < g->count; r++) {
         const sl_weight *part = segment_of(&g->ranks[r], nth, segment);
         const unsigned char *from = part->data;
         uint64_t length;
         sl_qtype_bytes(of->type, (uint64_t)part->columns, &length);
-        assert_int_equal(part->bytes, of->bytes / (uint64_t)g->count);
+        bytes_of_all += part->bytes;
         assert_int_equal(columns ? part->rows : part->columns, columns ? of->rows : of->columns);
         for (int32_t e = 0; e < of->experts; e++) {
             for (int32_t k = 0; k < part->rows; k++, from += length) {
@@ -361,25 +370,16 @@ static void pieces_are_the_whole(const sl_program *whole, const group *g, int nt
         }
         first += columns ? length : (uint64_t)part->rows;
     }
+    assert_int_equal(bytes_of_all, of->bytes);
     assert_memory_equal(bytes, of->data, of->bytes);
     free(bytes);
 }
 
-/* A feed-forward block, dense or of experts: gate and up of `inner` columns in matrices of their own or in
- * one. */
-static void build_feed_forward(sl_program *p, sl_qtype type, int32_t width, int32_t inner, bool fused) {
-    p->name = "feed-forward";
-    p->width = width;
-    p->vocabulary = 10;
-    p->hidden = sl_program_value(p, "last", SL_ROWS_OUTPUT, width);
-    p->logits = p->tokens = SL_NONE;
-    const int32_t x = sl_program_value(p, "x", SL_ROWS_STEP, width);
+/* Gate and up of `inner` columns in matrices of their own or in one. */
+static void add_feed_forward(sl_program *p, int32_t x, int32_t y, sl_qtype type, int32_t inner, bool fused) {
+    const int32_t width = p->width;
     const int32_t gate_up = sl_program_value(p, "gate_up", SL_ROWS_STEP, 2 * inner);
     const int32_t gated = sl_program_value(p, "gated", SL_ROWS_STEP, inner);
-    const int32_t y = sl_program_value(p, "y", SL_ROWS_STEP, width);
-    const int32_t table = tiny_matrix(p, "table", SL_QTYPE_F32, 1, 10, width);
-    tiny_op(p, SL_OP_BEGIN, SL_NONE, SL_NONE, SL_NONE);
-    tiny_op(p, SL_OP_EMBED, SL_NONE, SL_NONE, x)->u.embed = (sl_op_embed){.weight = table, .scale = 1};
     sl_op *op =
         tiny_linear(p, 0, x, gate_up, tiny_matrix(p, "gate", type, 1, fused ? 2 * inner : inner, width));
     op->u.linear.segments[0].bias = tiny_vector(p, "gate.bias", fused ? 2 * inner : inner);
@@ -391,7 +391,29 @@ static void build_feed_forward(sl_program *p, sl_qtype type, int32_t width, int3
     op->u.activate.width = inner;
     op = tiny_linear(p, 0, gated, y, tiny_matrix(p, "down", type, 1, width, inner));
     op->u.linear.segments[0].bias = tiny_vector(p, "down.bias", width);
+}
+
+/* One such block, or several, each of which reads what the one before leaves. */
+static void build_blocks(sl_program *p, sl_qtype type, int32_t width, int32_t inner, int32_t blocks,
+                         bool fused) {
+    p->name = "feed-forward";
+    p->width = width;
+    p->vocabulary = 10;
+    p->hidden = sl_program_value(p, "last", SL_ROWS_OUTPUT, width);
+    p->logits = p->tokens = SL_NONE;
+    const int32_t x = sl_program_value(p, "x", SL_ROWS_STEP, width);
+    const int32_t y = sl_program_value(p, "y", SL_ROWS_STEP, width);
+    const int32_t table = tiny_matrix(p, "table", SL_QTYPE_F32, 1, 10, width);
+    tiny_op(p, SL_OP_BEGIN, SL_NONE, SL_NONE, SL_NONE);
+    tiny_op(p, SL_OP_EMBED, SL_NONE, SL_NONE, x)->u.embed = (sl_op_embed){.weight = table, .scale = 1};
+    for (int32_t b = 0; b < blocks; b++) {
+        add_feed_forward(p, b ? y : x, y, type, inner, fused);
+    }
     tiny_op(p, SL_OP_GATHER, SL_NONE, y, p->hidden)->u.gather.width = width;
+}
+
+static void build_feed_forward(sl_program *p, sl_qtype type, int32_t width, int32_t inner, bool fused) {
+    build_blocks(p, type, width, inner, 1, fused);
 }
 
 static void slices_are_the_whole(void **state) {
@@ -416,6 +438,51 @@ static void slices_are_the_whole(void **state) {
             free_group(&g);
             free_whole(&whole);
         }
+    }
+}
+
+/* Blocks of weights that are no multiple of the ranks: some have one more, others in the next layer. */
+static void shares_are_whole_blocks(void **state) {
+    (void)state;
+    static const struct {
+        sl_qtype type;
+        int32_t inner, ranks, units;
+    } cases[] = {{SL_QTYPE_Q4_K, 768, 2, 3},   {SL_QTYPE_Q6_K, 1280, 3, 5}, {SL_QTYPE_Q8_0, 160, 2, 5},
+                 {SL_QTYPE_F32, 128, 3, 4},    {SL_QTYPE_MXFP4, 96, 2, 3},  {SL_QTYPE_NVFP4_128, 640, 4, 5},
+                 {SL_QTYPE_FP8_128, 384, 2, 3}};
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        const int32_t inner = cases[i / 2].inner, ranks = cases[i / 2].ranks, units = cases[i / 2].units;
+        const bool fused = i % 2;
+        sl_program whole = {0};
+        build_blocks(&whole, cases[i / 2].type, 256, inner, ranks, fused);
+        fill_weights(&whole);
+        says(&whole, ranks, "1 of 1 layers' feed-forward (1 unevenly)");
+        group g;
+        make_group(&g, &whole, ranks);
+        fill_group(&g);
+        int32_t given[SL_MOST_RANKS] = {0};
+        for (int32_t b = 0; b < ranks; b++) {
+            int32_t least = INT32_MAX, most = 0;
+            for (int32_t r = 0; r < ranks; r++) {
+                const int32_t columns = segment_of(&g.ranks[r], 2 * b + 1, 0)->columns;
+                assert_int_equal(columns % (inner / units), 0);
+                assert_int_equal(segment_of(&g.ranks[r], 2 * b, 0)->rows, columns);
+                least = columns < least ? columns : least;
+                most = columns > most ? columns : most;
+                given[r] += columns;
+            }
+            assert_int_equal(most - least, inner / units);
+            pieces_are_the_whole(&whole, &g, 2 * b + 1, 0, true);
+            for (int segment = 0; !fused && segment < 2; segment++) {
+                pieces_are_the_whole(&whole, &g, 2 * b, segment, false);
+            }
+        }
+        for (int32_t r = 0; r < ranks; r++) { /* of as many layers as ranks all have as many */
+            assert_int_equal(given[r], inner);
+        }
+        compute_alike(&whole, &g);
+        free_group(&g);
+        free_whole(&whole);
     }
 }
 
@@ -496,6 +563,19 @@ static void known_scales_stay_known(void **state) {
         free_group(&g);
         sl_program_free(&whole);
     }
+    sl_program whole = {0}; /* 3 units of 128 rows */
+    build_feed_forward(&whole, SL_QTYPE_FP8_128, 128, 384, true);
+    for (int32_t w = 0; w < whole.weight_count; w++) {
+        whole.weights[w].scale_rows = whole.weights[w].rows == 768 ? 256 : 0;
+    }
+    group g;
+    make_group(&g, &whole, 2);
+    for (int32_t r = 0; r < 2; r++) {
+        assert_int_equal(segment_of(&g.ranks[r], 0, 0)->rows, r == 0 ? 256 : 128);
+        assert_int_equal(segment_of(&g.ranks[r], 0, 1)->scale_rows, 128);
+    }
+    free_group(&g);
+    sl_program_free(&whole);
 }
 
 /* ---- what stays whole ---- */
@@ -507,6 +587,18 @@ static void columns_of_whole_blocks(void **state) {
     says(&whole, 2,
          "0 of 1 layers' feed-forward; whole: 1 layers' feed-forward (a rank's columns are no whole blocks "
          "of weights)");
+    sl_program_free(&whole);
+    build_feed_forward(&whole, SL_QTYPE_Q4_K, 256, 768, false);
+    says(&whole, 2, "1 of 1 layers' feed-forward (1 unevenly)");
+    says(&whole, 3, "1 of 1 layers' feed-forward");
+    says(&whole, 4,
+         "0 of 1 layers' feed-forward; whole: 1 layers' feed-forward (a rank's columns are no whole blocks "
+         "of weights)");
+    sl_program_free(&whole);
+    build_feed_forward(&whole, SL_QTYPE_F32, 64, 100, false);
+    says(&whole, 3,
+         "0 of 1 layers' feed-forward; whole: 1 layers' feed-forward (its heads or columns do not divide "
+         "evenly)");
     sl_program_free(&whole);
     build_feed_forward(&whole, SL_QTYPE_Q8_0, 64, 64, false);
     says(&whole, 2, "1 of 1 layers' feed-forward");
@@ -522,15 +614,18 @@ static void three_ranks(void **state) {
     tiny_build(&whole, &FLOATS);
     fill_weights(&whole);
     says(&whole, 3,
-         "0 of 1 layers' attention, 0 of 2 layers' feed-forward, 0 of 1 layers' state and the head; whole: 1 "
-         "layers' "
-         "attention (its key heads do not divide evenly), 2 layers' feed-forward (its heads or columns do "
+         "0 of 1 layers' attention, 1 of 2 layers' feed-forward (1 unevenly), 0 of 1 layers' state and the "
+         "head; "
+         "whole: 1 layers' attention (its key heads do not divide evenly), 1 layers' feed-forward (its heads "
+         "or columns do "
          "not divide "
          "evenly), 1 layers' state (its state is recurrent)");
     group g;
     make_group(&g, &whole, 3);
     fill_group(&g);
-    assert_int_equal(count_kind(&g.ranks[2], SL_OP_ALL_REDUCE), 0);
+    assert_int_equal(count_kind(&g.ranks[2], SL_OP_ALL_REDUCE), 1);
+    assert_int_equal(segment_of(&g.ranks[0], 3, 0)->columns, 64); /* 4 units of 32 columns */
+    assert_int_equal(segment_of(&g.ranks[2], 3, 0)->columns, 32);
     assert_int_equal(g.ranks[2].groups[0].kv_heads, 2);
     compute_alike(&whole, &g);
     free_group(&g);
@@ -753,6 +848,7 @@ int main(void) {
     static const struct CMUnitTest own[] = {
         cmocka_unit_test(tiny_is_divided),
         cmocka_unit_test(slices_are_the_whole),
+        cmocka_unit_test(shares_are_whole_blocks),
         cmocka_unit_test(slices_of_experts_are_the_whole),
         cmocka_unit_test(only_columns_are_copied),
         cmocka_unit_test(known_scales_stay_known),
