@@ -42,7 +42,9 @@ typedef struct sl_division {
     sl_region_bound **bounds; /* per value, in order */
     bool *partial; /* per value: each rank has a share of the sum, which a COMBINE adds up with others */
     bool *summed;  /* per op: its result is a share, and an ALL_REDUCE stands behind it */
+    int32_t bound_count;
     bool groups[SL_CACHE_GROUPS]; /* whose key heads are divided */
+    bool states;                  /* their channels and heads are divided */
     int32_t head;                 /* the op whose rows are tokens; SL_NONE: none is divided */
     const char *head_reason;      /* why the head is whole */
 } sl_division;

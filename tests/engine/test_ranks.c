@@ -484,6 +484,8 @@ int main(int argc, char **argv) {
         FOR_MODEL(ranks_say_what_one_says, FIXTURE("gemma3"), "gemma3"),
         FOR_MODEL(ranks_say_what_one_says, FIXTURE("gpt_oss"), "gpt_oss"),
         FOR_MODEL(ranks_say_what_one_says, FIXTURE("qwen3_5"), "qwen3_5"),
+        FOR_MODEL(ranks_say_what_one_says, FIXTURE("nemotron_h"), "nemotron_h"),
+        FOR_MODEL(ranks_say_what_one_says, FIXTURE("lfm2"), "lfm2"),
         FOR_MODEL(runs_of_ops_change_no_bit, MINI, "mini"),
         FOR_MODEL(runs_of_ops_change_no_bit, FIXTURE("gemma3"), "gemma3"),
         FOR_MODEL(runs_of_ops_change_no_bit, FIXTURE("gpt_oss"), "gpt_oss"),

@@ -131,15 +131,12 @@ static const family FAMILIES[] = {
     {"gemma4-mixed-values", 5,
      "1 of 2 layers' attention, 2 of 2 layers' feed-forward and the head; whole: 1 layers' attention (its "
      "key heads do not divide evenly)"},
-    {"qwen3_5", 5,
-     "1 of 1 layers' attention, 4 of 4 layers' feed-forward, 0 of 3 layers' state and the head; whole: 3 "
-     "layers' state (its state is recurrent)"},
-    {"qwen3_5_moe", 5,
-     "1 of 1 layers' attention, 4 of 4 layers' feed-forward, 0 of 3 layers' state and the head; whole: 3 "
-     "layers' state (its state is recurrent)"},
-    {"qwen3_next", 5,
-     "1 of 1 layers' attention, 4 of 4 layers' feed-forward, 0 of 3 layers' state and the head; whole: 3 "
-     "layers' state (its state is recurrent)"},
+    {"qwen3_5", 8,
+     "1 of 1 layers' attention, 4 of 4 layers' feed-forward, 3 of 3 layers' state and the head"},
+    {"qwen3_5_moe", 8,
+     "1 of 1 layers' attention, 4 of 4 layers' feed-forward, 3 of 3 layers' state and the head"},
+    {"qwen3_next", 8,
+     "1 of 1 layers' attention, 4 of 4 layers' feed-forward, 3 of 3 layers' state and the head"},
     {"gpt_oss", 8, "4 of 4 layers' attention, 4 of 4 layers' feed-forward and the head"},
     {"gpt_oss-mxfp4", 4,
      "4 of 4 layers' attention, 0 of 4 layers' feed-forward and the head; whole: 4 layers' feed-forward (a "
@@ -149,12 +146,9 @@ static const family FAMILIES[] = {
      "0 of 3 layers' attention, 3 of 3 layers' feed-forward and the head; whole: 3 layers' attention (a norm "
      "goes over all of its columns)"},
     {"ernie4_5_moe", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
-    {"lfm2", 4,
-     "1 of 1 layers' attention, 3 of 3 layers' feed-forward, 0 of 2 layers' state and the head; whole: 2 "
-     "layers' state (its state is recurrent)"},
-    {"lfm2_moe", 4,
-     "1 of 1 layers' attention, 3 of 3 layers' feed-forward, 0 of 2 layers' state and the head; whole: 2 "
-     "layers' state (its state is recurrent)"},
+    {"lfm2", 6, "1 of 1 layers' attention, 3 of 3 layers' feed-forward, 2 of 2 layers' state and the head"},
+    {"lfm2_moe", 6,
+     "1 of 1 layers' attention, 3 of 3 layers' feed-forward, 2 of 2 layers' state and the head"},
     {"hunyuan_moe", 4, "2 of 2 layers' attention, 2 of 2 layers' feed-forward and the head"},
     {"deepseek_v2", 3,
      "0 of 3 layers' attention, 3 of 3 layers' feed-forward and the head; whole: 3 layers' attention (its "
@@ -168,17 +162,15 @@ static const family FAMILIES[] = {
     {"apertus", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
     {"falcon_h1", 4,
      "2 of 2 layers' attention, 2 of 2 layers' feed-forward, 0 of 2 layers' state and the head; whole: 2 "
-     "layers' state (its state is recurrent)"},
+     "layers' state (its heads or columns do not divide evenly)"},
     {"llama4", 8, "4 of 4 layers' attention, 4 of 4 layers' feed-forward and the head"},
     {"granite-h-moe", 4,
      "1 of 1 layers' attention, 3 of 3 layers' feed-forward, 0 of 2 layers' state and the head; whole: 2 "
-     "layers' state (its state is recurrent)"},
-    {"nemotron_h", 3,
-     "1 of 1 layers' attention, 2 of 2 layers' feed-forward, 0 of 2 layers' state and the head; whole: 2 "
-     "layers' state (its state is recurrent)"},
-    {"nemotron_h-latent", 4,
-     "1 of 1 layers' attention, 2 of 2 layers' feed-forward, 0 of 2 layers' state and the head; whole: 2 "
-     "layers' state (its state is recurrent)"},
+     "layers' state (its heads or columns do not divide evenly)"},
+    {"nemotron_h", 5,
+     "1 of 1 layers' attention, 2 of 2 layers' feed-forward, 2 of 2 layers' state and the head"},
+    {"nemotron_h-latent", 6,
+     "1 of 1 layers' attention, 2 of 2 layers' feed-forward, 2 of 2 layers' state and the head"},
     {"cohere2", 8, "4 of 4 layers' attention, 4 of 4 layers' feed-forward and the head"},
     {"olmo3", 4,
      "0 of 4 layers' attention, 4 of 4 layers' feed-forward and the head; whole: 4 layers' attention (a norm "
@@ -203,13 +195,16 @@ static const family FAMILIES[] = {
     {"~glm4", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
     {"~phi3", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
     {"~qwen3moe:768", 8, "4 of 4 layers' attention, 4 of 4 layers' feed-forward (4 unevenly) and the head"},
+    {"~qwen3_5", 8,
+     "1 of 1 layers' attention, 4 of 4 layers' feed-forward, 3 of 3 layers' state and the head"},
+    {"~nemotron_h", 5,
+     "1 of 1 layers' attention, 2 of 2 layers' feed-forward, 2 of 2 layers' state and the head"},
     {"~hunyuan_moe", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
     {"~deepseek_v3", 3,
      "0 of 3 layers' attention, 3 of 3 layers' feed-forward and the head; whole: 3 layers' attention (its "
      "keys are latent)"},
-    {"~falcon_h1", 6,
-     "3 of 3 layers' attention, 3 of 3 layers' feed-forward, 0 of 3 layers' state and the head; whole: 3 "
-     "layers' state (its state is recurrent)"},
+    {"~falcon_h1", 9,
+     "3 of 3 layers' attention, 3 of 3 layers' feed-forward, 3 of 3 layers' state and the head"},
 };
 enum { FAMILY_COUNT = sizeof FAMILIES / sizeof *FAMILIES };
 
@@ -298,7 +293,7 @@ static const tiny_types FLOATS = {SL_QTYPE_F32, SL_QTYPE_F16, SL_QTYPE_BF16, SL_
 
 static const char TINY_TEXT[] =
     "1 of 1 layers' attention, 2 of 2 layers' feed-forward, 0 of 1 layers' state and the head; "
-    "whole: 1 layers' state (its state is recurrent)";
+    "whole: 1 layers' state (its heads or columns do not divide evenly)";
 
 static void tiny_is_divided(void **state) {
     (void)state;
@@ -578,6 +573,182 @@ static void known_scales_stay_known(void **state) {
     sl_program_free(&whole);
 }
 
+/* ---- recurrent blocks ---- */
+
+typedef struct recurrence {
+    int32_t key_heads, value_heads;
+    bool keys_cycle;
+} recurrence;
+
+enum { HEAD = 32 }; /* of keys and of values */
+
+/* A gated delta net, all of whose inputs one matrix writes. */
+static void add_delta(sl_program *p, int32_t layer, sl_qtype type, const recurrence *r) {
+    const int32_t keys = r->key_heads * HEAD, values = r->value_heads * HEAD, channels = 2 * keys + values;
+    const int32_t gate = channels, a = gate + values, b = a + r->value_heads, all = b + r->value_heads;
+    const int32_t mixed = sl_program_value(p, "mixed", SL_ROWS_STEP, all);
+    const int32_t convolved = sl_program_value(p, "convolved", SL_ROWS_STEP, channels);
+    const int32_t scanned = sl_program_value(p, "scanned", SL_ROWS_STEP, values);
+    const int32_t normed = sl_program_value(p, "delta.normed", SL_ROWS_STEP, values);
+    const int32_t state = sl_program_state(
+        p,
+        &(sl_state_layer){
+            .channels = channels, .taps = 3, .heads = r->value_heads, .key_size = HEAD, .value_size = HEAD});
+    sl_op *op = tiny_linear(p, layer, 0, mixed, tiny_matrix(p, "in", type, 1, all, p->width));
+    op->u.linear.segments[0].bias = tiny_vector(p, "in.bias", all);
+    const int32_t taps = tiny_matrix(p, "conv", SL_QTYPE_F32, 1, channels, 3);
+    const int32_t bias = tiny_vector(p, "conv.bias", channels);
+    tiny_op(p, SL_OP_CONV, layer, mixed, convolved)->u.conv =
+        (sl_op_conv){.weight = taps, .bias = bias, .state = state, .function = SL_ACTIVATION_SILU};
+    const int32_t a_log = tiny_vector(p, "a_log", r->value_heads);
+    const int32_t dt_bias = tiny_vector(p, "dt_bias", r->value_heads);
+    op = tiny_op(p, SL_OP_DELTA_SCAN, layer, convolved, scanned);
+    op->in[1] = (sl_operand){mixed, a};
+    op->in[2] = (sl_operand){mixed, b};
+    op->u.delta_scan = (sl_op_delta_scan){.a_log = a_log,
+                                          .dt_bias = dt_bias,
+                                          .key_heads = r->key_heads,
+                                          .value_heads = r->value_heads,
+                                          .state = state,
+                                          .keys_cycle = r->keys_cycle};
+    const int32_t own = tiny_vector(p, "norm", values);
+    op = tiny_op(p, SL_OP_RMSNORM, layer, scanned, normed);
+    op->in[2] = (sl_operand){mixed, gate};
+    op->u.rmsnorm = (sl_op_rmsnorm){.weight = own,
+                                    .own_weights = true,
+                                    .epsilon = 1e-6f,
+                                    .groups = r->value_heads,
+                                    .width = HEAD,
+                                    .stride = HEAD,
+                                    .gate_stride = HEAD,
+                                    .x_factor = 1,
+                                    .y_factor = 1};
+    tiny_linear(p, layer, normed, 0, tiny_matrix(p, "out", type, 1, p->width, values));
+}
+
+static void begin_program(sl_program *p) {
+    p->name = "recurrent";
+    p->width = 64;
+    p->vocabulary = 10;
+    p->logits = p->tokens = SL_NONE;
+    const int32_t x = sl_program_value(p, "x", SL_ROWS_STEP, p->width);
+    p->hidden = sl_program_value(p, "last", SL_ROWS_OUTPUT, p->width);
+    const int32_t table = tiny_matrix(p, "table", SL_QTYPE_F32, 1, 10, p->width);
+    tiny_op(p, SL_OP_BEGIN, SL_NONE, SL_NONE, SL_NONE);
+    tiny_op(p, SL_OP_EMBED, SL_NONE, SL_NONE, x)->u.embed = (sl_op_embed){.weight = table, .scale = 1};
+}
+
+static void end_program(sl_program *p) {
+    tiny_op(p, SL_OP_GATHER, SL_NONE, 0, p->hidden)->u.gather.width = p->width;
+    fill_weights(p);
+}
+
+/* Queries, keys, values, gates and two columns a head, each in as many pieces as its heads lie in. */
+static void recurrent_heads_divide(void **state) {
+    (void)state;
+    static const struct {
+        recurrence r;
+        int32_t ranks;
+        sl_qtype type;
+        const char *rows, *columns; /* of the second rank */
+    } cases[] = {
+        {{2, 2, false}, 2, SL_QTYPE_F32, "in[32:64,96:128,160:192,224:256,257:258,259:260]", "out[:,32:64]"},
+        {{2, 4, false},
+         2,
+         SL_QTYPE_Q8_0,
+         "in[32:64,96:128,192:256,320:384,386:388,390:392]",
+         "out[:,64:128]"},
+        {{2, 4, true},
+         2,
+         SL_QTYPE_Q8_0,
+         "in[32:64,96:128,160:192,224:256,288:320,352:384,385:386,387:388,389:390,391:392]",
+         "out[:,32:64,96:128]"},
+        {{4, 4, true}, 4, SL_QTYPE_BF16, "in[32:64,160:192,288:320,416:448,513:514,517:518]", "out[:,32:64]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_program whole = {0};
+        begin_program(&whole);
+        add_delta(&whole, 0, cases[i].type, &cases[i].r);
+        add_delta(&whole, 1, cases[i].type, &cases[i].r);
+        end_program(&whole);
+        says(&whole, cases[i].ranks, "2 of 2 layers' state");
+        group g;
+        make_group(&g, &whole, cases[i].ranks);
+        assert_string_equal(segment_of(&g.ranks[1], 0, 0)->name, cases[i].rows);
+        assert_string_equal(segment_of(&g.ranks[1], 1, 0)->name, cases[i].columns);
+        assert_int_equal(g.ranks[1].states[1].heads * g.count, whole.states[1].heads);
+        assert_int_equal(g.ranks[1].states[1].channels * g.count, whole.states[1].channels);
+        assert_int_equal(g.ranks[1].state_bytes * (uint64_t)g.count, whole.state_bytes);
+        fill_group(&g);
+        compute_alike(&whole, &g);
+        free_group(&g);
+        free_whole(&whole);
+    }
+}
+
+/* Slots have the states of all layers, and ranks' slots are the whole's together. */
+static void states_divide_together(void **state) {
+    (void)state;
+    static const struct {
+        recurrence first, second;
+        int32_t ranks;
+        const char *text;
+    } cases[] = {
+        {{2, 4, false},
+         {1, 4, false},
+         2,
+         "0 of 2 layers' state; whole: 1 layers' state (its state is beside one that is whole), 1 layers' "
+         "state (its heads or columns do not divide evenly)"},
+        {{1, 1, false},
+         {1, 1, false},
+         2,
+         "0 of 2 layers' state; whole: 2 layers' state (its state does not divide evenly)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_program whole = {0};
+        begin_program(&whole);
+        add_delta(&whole, 0, SL_QTYPE_F32, &cases[i].first);
+        add_delta(&whole, 1, SL_QTYPE_F32, &cases[i].second);
+        end_program(&whole);
+        says(&whole, cases[i].ranks, cases[i].text);
+        group g;
+        make_group(&g, &whole, cases[i].ranks);
+        assert_int_equal(g.ranks[1].state_bytes, whole.state_bytes);
+        fill_group(&g);
+        compute_alike(&whole, &g);
+        free_group(&g);
+        free_whole(&whole);
+    }
+}
+
+/* Of a convolution alone; bytes of a rank's would end between two multiples of 64. */
+static void states_without_gaps(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const int32_t channels = i ? 32 : 16;
+        sl_program whole = {0};
+        begin_program(&whole);
+        const int32_t x = sl_program_value(&whole, "in", SL_ROWS_STEP, channels);
+        const int32_t y = sl_program_value(&whole, "convolved", SL_ROWS_STEP, channels);
+        const int32_t kept = sl_program_state(&whole, &(sl_state_layer){.channels = channels, .taps = 2});
+        tiny_linear(&whole, 0, 0, x, tiny_matrix(&whole, "in", SL_QTYPE_F32, 1, channels, 64));
+        const int32_t taps = tiny_matrix(&whole, "conv", SL_QTYPE_F32, 1, channels, 2);
+        tiny_op(&whole, SL_OP_CONV, 0, x, y)->u.conv =
+            (sl_op_conv){.weight = taps, .bias = SL_NONE, .state = kept, .function = SL_ACTIVATION_SILU};
+        tiny_linear(&whole, 0, y, 0, tiny_matrix(&whole, "out", SL_QTYPE_F32, 1, 64, channels));
+        end_program(&whole);
+        says(&whole, 2,
+             i ? "1 of 1 layers' state"
+               : "0 of 1 layers' state; whole: 1 layers' state (its state does not divide evenly)");
+        group g;
+        make_group(&g, &whole, 2);
+        fill_group(&g);
+        compute_alike(&whole, &g);
+        free_group(&g);
+        free_whole(&whole);
+    }
+}
+
 /* ---- what stays whole ---- */
 
 static void columns_of_whole_blocks(void **state) {
@@ -619,7 +790,7 @@ static void three_ranks(void **state) {
          "whole: 1 layers' attention (its key heads do not divide evenly), 1 layers' feed-forward (its heads "
          "or columns do "
          "not divide "
-         "evenly), 1 layers' state (its state is recurrent)");
+         "evenly), 1 layers' state (its heads or columns do not divide evenly)");
     group g;
     make_group(&g, &whole, 3);
     fill_group(&g);
@@ -767,7 +938,7 @@ static void what_does_not_divide_stays_whole(void **state) {
         snprintf(
             text, sizeof text,
             "%d of %d layers' attention, %d of 2 layers' feed-forward, 0 of 1 layers' state and the head; "
-            "whole: %s1 layers' state (its state is recurrent)",
+            "whole: %s1 layers' state (its heads or columns do not divide evenly)",
             change->attention, change->attention_layers, change->feed_forward, change->whole);
         says(&whole, 2, text);
         group g;
@@ -852,6 +1023,9 @@ int main(void) {
         cmocka_unit_test(slices_of_experts_are_the_whole),
         cmocka_unit_test(only_columns_are_copied),
         cmocka_unit_test(known_scales_stay_known),
+        cmocka_unit_test(recurrent_heads_divide),
+        cmocka_unit_test(states_divide_together),
+        cmocka_unit_test(states_without_gaps),
         cmocka_unit_test(columns_of_whole_blocks),
         cmocka_unit_test(three_ranks),
         cmocka_unit_test(what_does_not_divide_stays_whole),
