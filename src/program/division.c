@@ -148,6 +148,15 @@ static bool attention_heads(const sl_program *program, const sl_op *op, const ro
     return true;
 }
 
+static bool head_linear_heads(const sl_program *program, const sl_op *op, const role *r, heads *h) {
+    const sl_op_head_linear *linear = &op->u.head_linear;
+    const sl_weight *weight = &program->weights[linear->weight];
+    const int32_t count = weight->experts;
+    const int32_t width = (r->output != linear->turned ? weight->rows : weight->columns) + linear->tail;
+    *h = (heads){0, count, r->output ? width : stride_of(count, linear->x_stride, width), width, TOGETHER};
+    return true;
+}
+
 static bool rope_heads(const sl_op_rope *rope, heads *h) {
     const int32_t width = rope->dims > rope->temperature.width ? rope->dims : rope->temperature.width;
     *h = (heads){0, rope->heads, rope->stride > width ? rope->stride : width, width, SIDE_BY_SIDE};
@@ -210,6 +219,8 @@ static bool heads_of(const sl_program *program, const sl_op *op, const role *r, 
     }
     case SL_OP_ATTENTION:
         return attention_heads(program, op, r, h);
+    case SL_OP_HEAD_LINEAR:
+        return head_linear_heads(program, op, r, h);
     case SL_OP_ACTIVATE:
         *h = (heads){0, op->u.activate.width, 1, 1, ALIKE};
         return r->output || r->index != 2;
@@ -519,8 +530,6 @@ static const char *kind_declines(const sl_op *op) {
     switch (op->kind) {
     case SL_OP_LINEAR:
         return "a residual is added inside it";
-    case SL_OP_HEAD_LINEAR:
-        return "its keys are latent";
     case SL_OP_RECALL:
         return "it reads the row in front";
     default:
@@ -534,6 +543,11 @@ static const char *group_declines(const sl_division *d, int32_t group) {
            : d->program->groups[group].kv_heads % d->ranks != 0
                ? "its key heads do not divide evenly"
                : "its cache is shared with layers that are whole";
+}
+
+/* All query heads read one key head, which every rank has: then they divide by themselves. */
+static bool shares_key_head(const sl_division *d, const sl_op *op) {
+    return d->program->groups[op->u.attention.place.group].kv_heads == 1;
 }
 
 /* The state that an op keeps; SL_NONE: none. */
@@ -572,7 +586,7 @@ static const char *operand_declines(const sl_division *d, int32_t index, role r)
     }
     if (op->kind == SL_OP_CACHE_WRITE) {
         reason = group_declines(d, op->u.cache_write.place.group);
-    } else if (op->kind == SL_OP_ATTENTION) {
+    } else if (op->kind == SL_OP_ATTENTION && !shares_key_head(d, op)) {
         reason = group_declines(d, op->u.attention.place.group);
     }
     const role first = role_at(0);

@@ -21,6 +21,7 @@ typedef struct sharding {
 /* Rows and columns of each expert of a weight of the whole. */
 typedef struct cut {
     int32_t weight;
+    sl_range experts; /* some of a HEAD_LINEAR's, whose rows and columns are whole; else all of them */
     sl_ranges rows, columns;
     int32_t unit;  /* rows of which each rank's are multiples, and begin at multiples */
     int32_t index; /* in the part */
@@ -64,11 +65,15 @@ static int32_t scale_rows_of(const sl_weight *of, const cut *c) {
     return same;
 }
 
-/* "[0:32]", "[:,0:32]" or "[0:32,64:96]". */
+/* "[0:32]", "[:,0:32]" or "[0:32,64:96]"; "[0:2,:,:]" of heads. */
 static const char *cut_name(sharding *s, const sl_weight *of, const cut *c) {
     const bool of_rows = is_all(c->columns, of->columns);
     const sl_ranges *ranges = of_rows ? &c->rows : &c->columns;
     sl_buffer text = {0};
+    if (c->experts.count < of->experts) {
+        return sl_arena_printf(&s->part->arena, "%s[%d:%d,:,:]", of->name, c->experts.first,
+                               c->experts.first + c->experts.count);
+    }
     sl_buffer_printf(&text, "%s[%s", of->name, of_rows || of->rows == 1 ? "" : ":,");
     for (int32_t i = 0; i < ranges->count; i++) {
         const sl_range *range = &ranges->list[i];
@@ -82,21 +87,26 @@ static const char *cut_name(sharding *s, const sl_weight *of, const cut *c) {
 
 /* The cut as a weight, whose data is NULL where it is not adjacent. */
 static bool describe_cut(sharding *s, const sl_weight *of, const cut *c, sl_weight *weight) {
-    const bool adjacent = of->experts == 1 && c->rows.count == 1 && c->columns.count == 1 &&
+    const bool heads = c->experts.count < of->experts;
+    const bool adjacent = (of->experts == 1 || heads) && c->rows.count == 1 && c->columns.count == 1 &&
                           (is_all(c->columns, of->columns) || of->rows == 1);
+    const uint64_t first_row =
+        (uint64_t)c->experts.first * (uint64_t)of->rows + (uint64_t)c->rows.list[0].first;
     uint64_t row, before, elements;
     *weight = *of;
     weight->name = cut_name(s, of, c);
+    weight->experts = c->experts.count;
     weight->rows = count_of(c->rows);
     weight->columns = count_of(c->columns);
     weight->scale_rows = scale_rows_of(of, c);
     weight->data = NULL;
     if (!weight->name ||
-        !sl_mul_u64((uint64_t)of->experts * (uint64_t)weight->rows, (uint64_t)weight->columns, &elements) ||
+        !sl_mul_u64((uint64_t)weight->experts * (uint64_t)weight->rows, (uint64_t)weight->columns,
+                    &elements) ||
         !sl_qtype_bytes(of->type, elements, &weight->bytes) ||
         !sl_qtype_bytes(of->type, (uint64_t)of->columns, &row) ||
         !sl_qtype_bytes(of->type, (uint64_t)c->columns.list[0].first, &before) ||
-        !sl_mul_u64(row, (uint64_t)c->rows.list[0].first, &row) || !sl_add_u64(before, row, &before)) {
+        !sl_mul_u64(row, first_row, &row) || !sl_add_u64(before, row, &before)) {
         return false;
     }
     if (adjacent && of->data) {
@@ -113,7 +123,9 @@ static int32_t cut_weight(sharding *s, cut c) {
     const sl_weight *of = &s->program->weights[c.weight];
     for (int32_t i = 0; i < s->cut_count; i++) {
         const cut *same = &s->cuts[i];
-        if (same->weight == c.weight && are_same(same->rows, c.rows) && are_same(same->columns, c.columns)) {
+        if (same->weight == c.weight && same->experts.first == c.experts.first &&
+            same->experts.count == c.experts.count && are_same(same->rows, c.rows) &&
+            are_same(same->columns, c.columns)) {
             return same->index;
         }
     }
@@ -159,17 +171,25 @@ static sl_ranges one_range(sharding *s, int32_t first, int32_t count) {
 
 /* `unit`: see there. */
 static int32_t cut_rows(sharding *s, int32_t weight, sl_ranges rows, int32_t unit) {
-    const sl_ranges columns = one_range(s, 0, s->program->weights[weight].columns);
-    return s->failed ? SL_NONE : cut_weight(s, (cut){weight, rows, columns, unit, SL_NONE});
+    const sl_weight *of = &s->program->weights[weight];
+    const sl_ranges columns = one_range(s, 0, of->columns);
+    return s->failed ? SL_NONE : cut_weight(s, (cut){weight, {0, of->experts}, rows, columns, unit, SL_NONE});
+}
+
+static int32_t cut_heads(sharding *s, int32_t weight, sl_range heads) {
+    const sl_weight *of = &s->program->weights[weight];
+    const sl_ranges rows = one_range(s, 0, of->rows), columns = one_range(s, 0, of->columns);
+    return s->failed ? SL_NONE : cut_weight(s, (cut){weight, heads, rows, columns, of->rows, SL_NONE});
 }
 
 static int32_t cut_columns(sharding *s, int32_t weight, sl_ranges columns) {
     if (weight == SL_NONE) {
         return SL_NONE;
     }
-    const int32_t count = s->program->weights[weight].rows;
-    const sl_ranges rows = one_range(s, 0, count);
-    return s->failed ? SL_NONE : cut_weight(s, (cut){weight, rows, columns, count, SL_NONE});
+    const sl_weight *of = &s->program->weights[weight];
+    const sl_ranges rows = one_range(s, 0, of->rows);
+    return s->failed ? SL_NONE
+                     : cut_weight(s, (cut){weight, {0, of->experts}, rows, columns, of->rows, SL_NONE});
 }
 
 /* ---- ops ---- */
@@ -194,7 +214,7 @@ static void mark_whole(sharding *s) {
         const int32_t count = sl_op_weights(op, weights);
         const bool divided = sl_divides(s->division, op->in[0].value);
         const bool own = (op->kind == SL_OP_RMSNORM && op->u.rmsnorm.own_weights) ||
-                         op->kind == SL_OP_ATTENTION || is_recurrent(op);
+                         op->kind == SL_OP_ATTENTION || op->kind == SL_OP_HEAD_LINEAR || is_recurrent(op);
         if (writes(s, op) || i == s->division->head || (divided && own)) {
             continue;
         }
@@ -377,6 +397,13 @@ static void divide_heads(sharding *s, sl_op *op) {
         const int32_t first = sl_share_begin(share, attention->heads);
         attention->heads = sl_share_size(share, attention->heads);
         attention->sinks = cut_columns(s, attention->sinks, one_range(s, first, attention->heads));
+        break;
+    }
+    case SL_OP_HEAD_LINEAR: {
+        sl_op_head_linear *linear = &op->u.head_linear;
+        const int32_t heads = s->program->weights[linear->weight].experts;
+        linear->weight = cut_heads(s, linear->weight,
+                                   (sl_range){sl_share_begin(share, heads), sl_share_size(share, heads)});
         break;
     }
     case SL_OP_CONV:

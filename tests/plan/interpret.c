@@ -206,6 +206,29 @@ static void run_linear(const machine *m) {
     free(y);
 }
 
+static void run_head_linear(const machine *m) {
+    const sl_op_head_linear *linear = &m->op->u.head_linear;
+    const sl_weight *weight = &m->program->weights[linear->weight];
+    const int32_t inputs = linear->turned ? weight->rows : weight->columns;
+    const int32_t outputs = linear->turned ? weight->columns : weight->rows;
+    float *row = zeroed((size_t)weight->columns, sizeof *row);
+    for (int32_t r = 0; r < INTERPRET_ROWS; r++) {
+        for (int32_t h = 0; h < weight->experts; h++) {
+            const double *x = in(m, 0, r) + h * linear->x_stride;
+            double *y = out(m, 0, r) + h * (outputs + linear->tail);
+            memset(y, 0, (size_t)outputs * sizeof *y);
+            for (int32_t k = 0; k < weight->rows; k++) {
+                decode(weight, (int64_t)h * weight->rows + k, row);
+                for (int32_t c = 0; c < weight->columns; c++) {
+                    y[linear->turned ? c : k] += row[c] * x[linear->turned ? k : c];
+                }
+            }
+            memcpy(y + outputs, x + inputs, (size_t)linear->tail * sizeof *y);
+        }
+    }
+    free(row);
+}
+
 static void run_rope(const machine *m) {
     const sl_op_rope *rope = &m->op->u.rope;
     const float *frequencies = vector_of(m, rope->frequencies);
@@ -471,7 +494,7 @@ static void run_op(const machine *m) {
         [SL_OP_COMBINE] = run_combine,     [SL_OP_ACTIVATE] = run_activate,
         [SL_OP_SOFTCAP] = run_softcap,     [SL_OP_GATHER] = run_gather,
         [SL_OP_CONV] = run_conv,           [SL_OP_DELTA_SCAN] = run_scan,
-        [SL_OP_SSM_SCAN] = run_scan,
+        [SL_OP_SSM_SCAN] = run_scan,       [SL_OP_HEAD_LINEAR] = run_head_linear,
     };
     (runs[m->op->kind] ? runs[m->op->kind] : run_stand_in)(m);
 }

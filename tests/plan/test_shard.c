@@ -152,13 +152,9 @@ static const family FAMILIES[] = {
     {"hunyuan_moe", 4, "2 of 2 layers' attention, 2 of 2 layers' feed-forward and the head"},
     {"deepseek_v2", 3,
      "0 of 3 layers' attention, 3 of 3 layers' feed-forward and the head; whole: 3 layers' attention (its "
-     "keys are latent)"},
-    {"deepseek_v3", 3,
-     "0 of 3 layers' attention, 3 of 3 layers' feed-forward and the head; whole: 3 layers' attention (its "
-     "keys are latent)"},
-    {"mistral4", 2,
-     "0 of 2 layers' attention, 2 of 2 layers' feed-forward and the head; whole: 2 layers' attention (its "
-     "keys are latent)"},
+     "key heads do not divide evenly)"},
+    {"deepseek_v3", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
+    {"mistral4", 4, "2 of 2 layers' attention, 2 of 2 layers' feed-forward and the head"},
     {"apertus", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
     {"falcon_h1", 4,
      "2 of 2 layers' attention, 2 of 2 layers' feed-forward, 0 of 2 layers' state and the head; whole: 2 "
@@ -200,9 +196,7 @@ static const family FAMILIES[] = {
     {"~nemotron_h", 5,
      "1 of 1 layers' attention, 2 of 2 layers' feed-forward, 2 of 2 layers' state and the head"},
     {"~hunyuan_moe", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
-    {"~deepseek_v3", 3,
-     "0 of 3 layers' attention, 3 of 3 layers' feed-forward and the head; whole: 3 layers' attention (its "
-     "keys are latent)"},
+    {"~deepseek_v3", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
     {"~falcon_h1", 9,
      "3 of 3 layers' attention, 3 of 3 layers' feed-forward, 3 of 3 layers' state and the head"},
 };
