@@ -97,6 +97,7 @@ int sl_plan_fingerprint(const sl_plan *plan, const char *version, sl_digest *dig
     }
     for (int32_t s = 0; s < plan->segment_count; s++) {
         add_number(&hash, (uint64_t)plan->segments[s].first_layer);
+        add_number(&hash, plan->segments[s].program.state_bytes);
         add_text(&hash, plan->segments[s].plan->backend->name);
         add_text(&hash, plan->segments[s].plan->backend->numerics);
         add_classes(&hash, &plan->segments[s].plan->deployment);

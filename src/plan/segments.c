@@ -329,6 +329,30 @@ static int check_ranks(const sl_plan *plan, sl_error *error) {
                : sl_fail(error, SL_ERR_INVALID, "plan: experts on the host, but tensors are split");
 }
 
+/* Ranks that have the same key head and other query heads would keep other keys of a prompt. */
+static int check_budget(const sl_plan *plan, sl_error *error) {
+    const sl_program *whole = plan->deployment.program, *part = &plan->segments[0].program;
+    if (!has_ranks(plan) || plan->options.kv_budget == 0) {
+        return 0;
+    }
+    for (int32_t i = 0, k = 0; i < whole->op_count; i++) {
+        if (whole->ops[i].kind != SL_OP_ATTENTION) {
+            continue;
+        }
+        while (part->ops[k].kind != SL_OP_ATTENTION) {
+            k++;
+        }
+        const sl_op_attention *all = &whole->ops[i].u.attention, *own = &part->ops[k++].u.attention;
+        const int32_t group = all->place.group;
+        if (own->heads < all->heads && part->groups[group].kv_heads == whole->groups[group].kv_heads) {
+            return sl_fail(error, SL_ERR_UNSUPPORTED,
+                           "plan: kv_budget: all query heads read one key head, and ranks have some of them "
+                           "each; leave it out, or give devices layers each");
+        }
+    }
+    return 0;
+}
+
 static int divide_all(sl_plan *plan, sl_error *error) {
     if (has_ranks(plan)) {
         return check_ranks(plan, error);
@@ -437,6 +461,7 @@ int sl_plan_segments(sl_plan *plan, sl_error *error) {
     }
     int code = divide_all(plan, error);
     code = code ? code : agree_on_pages(plan, error);
+    code = code ? code : check_budget(plan, error);
     code = code ? code : sl_plan_fixed_pools(plan, error);
     if (code) {
         return code;

@@ -408,12 +408,21 @@ typedef struct sl_op {
 /* ---- the program
  * ---------------------------------------------------------------------------------------------------- */
 
-/* A weight of a rank that is not adjacent in the whole's: rows [first_row, + its rows) and columns
- * [first_column, + its columns) of each expert of that. */
+/* Rows, or columns: [first, + count) for each of the list, one behind the other. */
+typedef struct sl_range {
+    int32_t first, count;
+} sl_range;
+
+typedef struct sl_ranges {
+    const sl_range *list;
+    int32_t count;
+} sl_ranges;
+
+/* A weight of a rank that is not adjacent in the whole's: these rows and columns of each expert of that. */
 typedef struct sl_slice {
     int32_t weight;
     const sl_weight *of;
-    int32_t first_row, first_column;
+    sl_ranges rows, columns;
     void *copy; /* NULL: not filled */
 } sl_slice;
 
@@ -528,23 +537,24 @@ int sl_program_slice(const sl_program *program, const sl_partition *partition, i
 /* ---- ranks: a program for several devices, all at once (shard.c)
  * ------------------------------------------------------------------------ */
 
-/* What rank `rank` of `ranks` computes: a program with all ops of the whole, of which those of attention and
- * feed-forward blocks have the rank's share of heads and columns (Shoeybi et al.: "Megatron-LM", arXiv
- * 1909.08053). A block's first LINEARs have some of the rows of their weights, its last one some of the
- * columns, and an ALL_REDUCE stands behind that. Of the head each rank has some of the tokens, and an
- * ALL_GATHER stands behind it. What does not divide evenly, or is of a kind that is not divided, every rank
- * computes whole. Values and groups keep their indices; groups have the rank's key heads. Weights whose rows
- * or columns are not adjacent in the whole have no data until sl_program_fill_slices. The whole and its
- * weights must outlive it. Zero-initialise *part; free it with sl_program_free. SL_ERR_INVALID for ranks
- * below 2 or above SL_MOST_RANKS. */
+/* What rank `rank` of `ranks` computes: a program with all ops of the whole, of which those of attention,
+ * recurrent and feed-forward blocks have the rank's share of heads and columns (Shoeybi et al.:
+ * "Megatron-LM", arXiv 1909.08053). A block's first LINEARs have some of the rows of their weights, its last
+ * one some of the columns, and an ALL_REDUCE stands behind that. Of the head each rank has some of the
+ * tokens, and an ALL_GATHER stands behind it. What does not divide evenly, or is of a kind that is not
+ * divided, every rank computes whole. Values, groups and states keep their indices; groups and states have
+ * the rank's heads. Weights whose rows or columns are not adjacent in the whole have no data until
+ * sl_program_fill_slices. The whole and its weights must outlive it. Zero-initialise *part; free it with
+ * sl_program_free. SL_ERR_INVALID for ranks below 2 or above SL_MOST_RANKS. */
 int sl_program_shard(const sl_program *program, int32_t rank, int32_t ranks, sl_program *part,
                      sl_error *error);
 /* Copies those weights, by the calling thread. SL_ERR_NOMEM. */
 int sl_program_fill_slices(sl_program *part, sl_error *error);
 /* Frees the copies; a device that reads none of them any more needs them no more. */
 void sl_program_drop_slices(sl_program *part);
-/* "36 of 36 layers' attention, 36 of 36 layers' feed-forward and the head", what ranks divide, and behind
- * "; whole: " what they do not and why, if there is any such. */
+/* "36 of 36 layers' attention, 36 of 36 layers' feed-forward and the head", what ranks divide, with
+ * "(36 unevenly)" where they do not have as much, and behind "; whole: " what they do not and why, if there
+ * is any such. */
 void sl_program_describe_shards(const sl_program *program, int32_t ranks, sl_buffer *out);
 
 /* What a part or a rank's program has of the whole as it is: name, widths, counts, groups, and which rows it

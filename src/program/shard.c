@@ -21,7 +21,9 @@ typedef struct sharding {
 /* Rows and columns of each expert of a weight of the whole. */
 typedef struct cut {
     int32_t weight;
-    int32_t first_row, rows, first_column, columns;
+    sl_range experts; /* some of a HEAD_LINEAR's, whose rows and columns are whole; else all of them */
+    sl_ranges rows, columns;
+    int32_t unit;  /* rows of which each rank's are multiples, and begin at multiples */
     int32_t index; /* in the part */
 } cut;
 
@@ -31,62 +33,87 @@ static int no_memory(sl_error *error) {
 
 /* ---- weights ---- */
 
-static int32_t common_divisor(int32_t a, int32_t b) {
-    while (b != 0) {
-        const int32_t rest = a % b;
-        a = b;
-        b = rest;
+static int32_t count_of(sl_ranges ranges) {
+    int32_t count = 0;
+    for (int32_t i = 0; i < ranges.count; i++) {
+        count += ranges.list[i].count;
     }
-    return a;
+    return count;
 }
 
-/* The same for all ranks, so that all choose the same kernels. */
+static bool are_same(sl_ranges a, sl_ranges b) {
+    return a.count == b.count && memcmp(a.list, b.list, (size_t)a.count * sizeof *a.list) == 0;
+}
+
+static bool is_all(sl_ranges ranges, int32_t of) {
+    return ranges.count == 1 && ranges.list[0].count == of;
+}
+
+/* The same for all ranks that have as many rows, so that these choose the same kernels. */
 static int32_t scale_rows_of(const sl_weight *of, const cut *c) {
-    if (of->scale_rows <= 0 || c->rows == of->rows) {
+    if (of->scale_rows <= 0 || is_all(c->rows, of->rows)) {
         return of->scale_rows;
     }
     if (of->scale_rows >= of->rows) {
-        return c->rows;
+        return count_of(c->rows);
     }
-    const int32_t begin = c->first_row % c->rows; /* of the first rank's rows, but for multiples of them */
-    return common_divisor(common_divisor(of->scale_rows, c->rows), begin);
+    int32_t same = sl_common_divisor(of->scale_rows, c->unit);
+    for (int32_t i = 0; i < c->rows.count; i++) {
+        /* Of the first rank's rows, but for multiples of them. */
+        same = sl_common_divisor(same, c->rows.list[i].first % c->unit);
+    }
+    return same;
 }
 
+/* "[0:32]", "[:,0:32]" or "[0:32,64:96]"; "[0:2,:,:]" of heads. */
 static const char *cut_name(sharding *s, const sl_weight *of, const cut *c) {
-    const int32_t rows = c->first_row + c->rows, columns = c->first_column + c->columns;
-    if (c->columns == of->columns) {
-        return sl_arena_printf(&s->part->arena, "%s[%d:%d]", of->name, c->first_row, rows);
+    const bool of_rows = is_all(c->columns, of->columns);
+    const sl_ranges *ranges = of_rows ? &c->rows : &c->columns;
+    sl_buffer text = {0};
+    if (c->experts.count < of->experts) {
+        return sl_arena_printf(&s->part->arena, "%s[%d:%d,:,:]", of->name, c->experts.first,
+                               c->experts.first + c->experts.count);
     }
-    if (of->rows == 1) {
-        return sl_arena_printf(&s->part->arena, "%s[%d:%d]", of->name, c->first_column, columns);
+    sl_buffer_printf(&text, "%s[%s", of->name, of_rows || of->rows == 1 ? "" : ":,");
+    for (int32_t i = 0; i < ranges->count; i++) {
+        const sl_range *range = &ranges->list[i];
+        sl_buffer_printf(&text, "%s%d:%d", i ? "," : "", range->first, range->first + range->count);
     }
-    return sl_arena_printf(&s->part->arena, "%s[:,%d:%d]", of->name, c->first_column, columns);
+    sl_buffer_text(&text, "]");
+    const char *name = text.failed ? NULL : sl_arena_printf(&s->part->arena, "%s", text.data);
+    sl_buffer_free(&text);
+    return name;
 }
 
 /* The cut as a weight, whose data is NULL where it is not adjacent. */
 static bool describe_cut(sharding *s, const sl_weight *of, const cut *c, sl_weight *weight) {
-    const bool adjacent = of->experts == 1 && (c->columns == of->columns || of->rows == 1);
+    const bool heads = c->experts.count < of->experts;
+    const bool adjacent = (of->experts == 1 || heads) && c->rows.count == 1 && c->columns.count == 1 &&
+                          (is_all(c->columns, of->columns) || of->rows == 1);
+    const uint64_t first_row =
+        (uint64_t)c->experts.first * (uint64_t)of->rows + (uint64_t)c->rows.list[0].first;
     uint64_t row, before, elements;
     *weight = *of;
     weight->name = cut_name(s, of, c);
-    weight->rows = c->rows;
-    weight->columns = c->columns;
+    weight->experts = c->experts.count;
+    weight->rows = count_of(c->rows);
+    weight->columns = count_of(c->columns);
     weight->scale_rows = scale_rows_of(of, c);
     weight->data = NULL;
     if (!weight->name ||
-        !sl_mul_u64((uint64_t)of->experts * (uint64_t)c->rows, (uint64_t)c->columns, &elements) ||
+        !sl_mul_u64((uint64_t)weight->experts * (uint64_t)weight->rows, (uint64_t)weight->columns,
+                    &elements) ||
         !sl_qtype_bytes(of->type, elements, &weight->bytes) ||
         !sl_qtype_bytes(of->type, (uint64_t)of->columns, &row) ||
-        !sl_qtype_bytes(of->type, (uint64_t)c->first_column, &before) ||
-        !sl_mul_u64(row, (uint64_t)c->first_row, &row) || !sl_add_u64(before, row, &before)) {
+        !sl_qtype_bytes(of->type, (uint64_t)c->columns.list[0].first, &before) ||
+        !sl_mul_u64(row, first_row, &row) || !sl_add_u64(before, row, &before)) {
         return false;
     }
     if (adjacent && of->data) {
         weight->data = (const unsigned char *)of->data + before;
     }
     if (!adjacent) {
-        s->part->slices[s->part->slice_count++] =
-            (sl_slice){SL_NONE, of, c->first_row, c->first_column, NULL};
+        s->part->slices[s->part->slice_count++] = (sl_slice){SL_NONE, of, c->rows, c->columns, NULL};
     }
     return true;
 }
@@ -96,8 +123,9 @@ static int32_t cut_weight(sharding *s, cut c) {
     const sl_weight *of = &s->program->weights[c.weight];
     for (int32_t i = 0; i < s->cut_count; i++) {
         const cut *same = &s->cuts[i];
-        if (same->weight == c.weight && same->first_row == c.first_row && same->rows == c.rows &&
-            same->first_column == c.first_column && same->columns == c.columns) {
+        if (same->weight == c.weight && same->experts.first == c.experts.first &&
+            same->experts.count == c.experts.count && are_same(same->rows, c.rows) &&
+            are_same(same->columns, c.columns)) {
             return same->index;
         }
     }
@@ -126,14 +154,42 @@ static int32_t cut_weight(sharding *s, cut c) {
     return c.index;
 }
 
-static int32_t cut_rows(sharding *s, int32_t weight, int32_t first, int32_t rows) {
-    return cut_weight(s, (cut){weight, first, rows, 0, s->program->weights[weight].columns, SL_NONE});
+/* They stay as long as the part. */
+static sl_range *add_ranges(sharding *s, int32_t count) {
+    sl_range *list = s->failed ? NULL : sl_arena_alloc(&s->part->arena, (size_t)count, sizeof *list);
+    s->failed |= !list;
+    return list;
 }
 
-static int32_t cut_columns(sharding *s, int32_t weight, int32_t first, int32_t columns) {
-    return weight == SL_NONE
-               ? SL_NONE
-               : cut_weight(s, (cut){weight, 0, s->program->weights[weight].rows, first, columns, SL_NONE});
+static sl_ranges one_range(sharding *s, int32_t first, int32_t count) {
+    sl_range *list = add_ranges(s, 1);
+    if (list) {
+        list[0] = (sl_range){first, count};
+    }
+    return (sl_ranges){list, 1};
+}
+
+/* `unit`: see there. */
+static int32_t cut_rows(sharding *s, int32_t weight, sl_ranges rows, int32_t unit) {
+    const sl_weight *of = &s->program->weights[weight];
+    const sl_ranges columns = one_range(s, 0, of->columns);
+    return s->failed ? SL_NONE : cut_weight(s, (cut){weight, {0, of->experts}, rows, columns, unit, SL_NONE});
+}
+
+static int32_t cut_heads(sharding *s, int32_t weight, sl_range heads) {
+    const sl_weight *of = &s->program->weights[weight];
+    const sl_ranges rows = one_range(s, 0, of->rows), columns = one_range(s, 0, of->columns);
+    return s->failed ? SL_NONE : cut_weight(s, (cut){weight, heads, rows, columns, of->rows, SL_NONE});
+}
+
+static int32_t cut_columns(sharding *s, int32_t weight, sl_ranges columns) {
+    if (weight == SL_NONE) {
+        return SL_NONE;
+    }
+    const sl_weight *of = &s->program->weights[weight];
+    const sl_ranges rows = one_range(s, 0, of->rows);
+    return s->failed ? SL_NONE
+                     : cut_weight(s, (cut){weight, {0, of->experts}, rows, columns, of->rows, SL_NONE});
 }
 
 /* ---- ops ---- */
@@ -146,6 +202,10 @@ static bool writes(const sharding *s, const sl_op *op) {
     return op->kind == SL_OP_LINEAR && sl_divides(s->division, op->out[0].value);
 }
 
+static bool is_recurrent(const sl_op *op) {
+    return op->kind == SL_OP_CONV || op->kind == SL_OP_DELTA_SCAN || op->kind == SL_OP_SSM_SCAN;
+}
+
 /* Weights that an op of the part has as they are in the whole. */
 static void mark_whole(sharding *s) {
     for (int32_t i = 0; i < s->program->op_count; i++) {
@@ -153,8 +213,8 @@ static void mark_whole(sharding *s) {
         int32_t weights[SL_OP_WEIGHTS];
         const int32_t count = sl_op_weights(op, weights);
         const bool divided = sl_divides(s->division, op->in[0].value);
-        const bool own =
-            (op->kind == SL_OP_RMSNORM && op->u.rmsnorm.own_weights) || op->kind == SL_OP_ATTENTION;
+        const bool own = (op->kind == SL_OP_RMSNORM && op->u.rmsnorm.own_weights) ||
+                         op->kind == SL_OP_ATTENTION || op->kind == SL_OP_HEAD_LINEAR || is_recurrent(op);
         if (writes(s, op) || i == s->division->head || (divided && own)) {
             continue;
         }
@@ -166,32 +226,93 @@ static void mark_whole(sharding *s) {
     }
 }
 
+static sl_share share_of(const sharding *s, int32_t value) {
+    return sl_share_of(s->division, value, s->rank);
+}
+
 static void move_operand(const sharding *s, sl_operand *at) {
     if (sl_divides(s->division, at->value)) {
         const sl_region region = sl_region_at(s->division, at->value, at->column);
-        at->column = region.first / s->ranks + (at->column - region.first);
+        at->column = sl_share_size(share_of(s, at->value), region.first) + (at->column - region.first);
     }
 }
 
-/* A rank's rows of each region that a segment writes, as a segment each. */
+/* Of columns [column, + width) of a value, which are whole regions, a rank's, counted from the first of them
+ * on. */
+static sl_ranges ranges_of(sharding *s, sl_operand at, int32_t width) {
+    const sl_share share = share_of(s, at.value);
+    int32_t count = 0;
+    for (int32_t column = 0; column < width; count++) {
+        column += sl_region_at(s->division, at.value, at.column + column).width;
+    }
+    sl_range *list = add_ranges(s, count);
+    for (int32_t i = 0, column = 0; list && i < count; i++) {
+        const int32_t region = sl_region_at(s->division, at.value, at.column + column).width;
+        list[i] = (sl_range){column + sl_share_begin(share, region), sl_share_size(share, region)};
+        column += region;
+    }
+    return (sl_ranges){list, count};
+}
+
+/* Columns that each region has whole numbers of in each unit. */
+static int32_t unit_of(const sharding *s, sl_operand at, int32_t width) {
+    const int32_t units = share_of(s, at.value).of;
+    int32_t unit = 0;
+    for (int32_t column = 0; column < width;) {
+        const int32_t region = sl_region_at(s->division, at.value, at.column + column).width;
+        unit = sl_common_divisor(unit, region / units);
+        column += region;
+    }
+    return unit;
+}
+
+/* The rows of a matrix, and of its bias, that write a rank's share of columns [at.column, + width). */
+static sl_linear_segment write_piece(sharding *s, const sl_linear_segment *segment, sl_operand at,
+                                     int32_t width, sl_ranges rows) {
+    const int32_t unit = unit_of(s, at, width);
+    move_operand(s, &at);
+    return (sl_linear_segment){cut_rows(s, segment->weight, rows, unit), cut_columns(s, segment->bias, rows),
+                               at.column};
+}
+
+/* A piece for each region that the segment writes. */
+static void write_regions(sharding *s, const sl_linear_segment *segment, sl_operand at,
+                          sl_op_linear *linear) {
+    const sl_share share = share_of(s, at.value);
+    const int32_t rows = s->program->weights[segment->weight].rows;
+    for (int32_t row = 0; row < rows && !s->failed;) {
+        const sl_operand begin = {at.value, at.column + row};
+        const int32_t width = sl_region_at(s->division, at.value, begin.column).width;
+        const sl_ranges own = one_range(s, row + sl_share_begin(share, width), sl_share_size(share, width));
+        linear->segments[linear->segment_count++] = write_piece(s, segment, begin, width, own);
+        row += width;
+    }
+}
+
+/* A rank's rows of what each segment writes: a segment for each region, or, where these would be too many,
+ * one for all of the segment's, whose rows are copied together. */
 static void write_rows(sharding *s, const sl_op *from, sl_op *op) {
     sl_op_linear *linear = &op->u.linear;
-    int32_t first = INT32_MAX;
+    int32_t first = INT32_MAX, pieces = 0;
+    for (int32_t k = 0; k < from->u.linear.segment_count; k++) {
+        const sl_linear_segment *segment = &from->u.linear.segments[k];
+        const sl_operand at = {from->out[0].value, from->out[0].column + segment->column};
+        pieces += ranges_of(s, at, s->program->weights[segment->weight].rows).count;
+    }
     linear->segment_count = 0;
     for (int32_t k = 0; k < from->u.linear.segment_count; k++) {
         const sl_linear_segment *segment = &from->u.linear.segments[k];
-        const int32_t begin = from->out[0].column + segment->column;
-        const int32_t end = begin + s->program->weights[segment->weight].rows;
-        for (int32_t column = begin; column < end;) {
-            const sl_region region = sl_region_at(s->division, from->out[0].value, column);
-            const int32_t rows = region.width / s->ranks, row = column - begin + s->rank * rows;
-            sl_linear_segment *piece = &linear->segments[linear->segment_count++];
-            piece->weight = cut_rows(s, segment->weight, row, rows);
-            piece->bias = cut_columns(s, segment->bias, row, rows);
-            piece->column = region.first / s->ranks;
-            first = piece->column < first ? piece->column : first;
-            column = region.first + region.width;
+        const sl_operand at = {from->out[0].value, from->out[0].column + segment->column};
+        if (pieces <= SL_LINEAR_SEGMENTS) {
+            write_regions(s, segment, at, linear);
+        } else {
+            const int32_t width = s->program->weights[segment->weight].rows;
+            const sl_ranges rows = ranges_of(s, at, width);
+            linear->segments[linear->segment_count++] = write_piece(s, segment, at, width, rows);
         }
+    }
+    for (int32_t k = 0; k < linear->segment_count; k++) {
+        first = linear->segments[k].column < first ? linear->segments[k].column : first;
     }
     for (int32_t k = 0; k < linear->segment_count; k++) {
         linear->segments[k].column -= first;
@@ -202,8 +323,8 @@ static void write_rows(sharding *s, const sl_op *from, sl_op *op) {
 /* What is added once is the first rank's to add. */
 static void read_columns(sharding *s, sl_op *op) {
     sl_linear_segment *segment = &op->u.linear.segments[0];
-    const int32_t columns = s->program->weights[segment->weight].columns / s->ranks;
-    segment->weight = cut_columns(s, segment->weight, s->rank * columns, columns);
+    const int32_t columns = s->program->weights[segment->weight].columns;
+    segment->weight = cut_columns(s, segment->weight, ranges_of(s, op->in[0], columns));
     if (s->rank > 0) {
         segment->bias = SL_NONE;
         op->in[3] = (sl_operand){SL_NONE, 0};
@@ -214,35 +335,87 @@ static void read_columns(sharding *s, sl_op *op) {
 static void divide_head(sharding *s, sl_op *op) {
     sl_linear_segment *segment = &op->u.linear.segments[0];
     const int32_t rows = s->program->vocabulary / s->ranks, first = s->rank * rows;
-    segment->weight = cut_rows(s, segment->weight, first, rows);
-    segment->bias = cut_columns(s, segment->bias, first, rows);
+    const sl_ranges own = one_range(s, first, rows);
+    segment->weight = cut_rows(s, segment->weight, own, rows);
+    segment->bias = cut_columns(s, segment->bias, own);
     op->out[0].value = s->logits;
 }
 
+static void divide_norm(sharding *s, sl_op *op) {
+    sl_op_rmsnorm *norm = &op->u.rmsnorm;
+    const sl_share share = share_of(s, op->in[0].value);
+    const int32_t groups = norm->groups;
+    norm->groups = sl_share_size(share, groups);
+    if (!norm->own_weights) {
+        return;
+    }
+    norm->weight = norm->stride == norm->width
+                       ? cut_columns(s, norm->weight, ranges_of(s, op->in[0], groups * norm->width))
+                       : cut_columns(s, norm->weight,
+                                     one_range(s, sl_share_begin(share, groups) * norm->width,
+                                               norm->groups * norm->width));
+}
+
+/* Weights go with channels and with heads, of which `a` and `dt` have a column each. */
+static void divide_recurrent(sharding *s, sl_op *op) {
+    const sl_share share = share_of(s, op->in[0].value);
+    if (op->kind == SL_OP_CONV) {
+        sl_op_conv *conv = &op->u.conv;
+        const int32_t channels = s->program->states[conv->state].channels;
+        const sl_ranges own = ranges_of(s, op->in[0], channels);
+        conv->weight = cut_rows(s, conv->weight, own, 1);
+        conv->bias = cut_columns(s, conv->bias, own);
+    } else if (op->kind == SL_OP_DELTA_SCAN) {
+        sl_op_delta_scan *scan = &op->u.delta_scan;
+        const sl_ranges own = ranges_of(s, op->in[1], scan->value_heads);
+        scan->a_log = cut_columns(s, scan->a_log, own);
+        scan->dt_bias = cut_columns(s, scan->dt_bias, own);
+        scan->key_heads = sl_share_size(share, scan->key_heads);
+        scan->value_heads = sl_share_size(share, scan->value_heads);
+    } else {
+        sl_op_ssm_scan *scan = &op->u.ssm_scan;
+        const sl_ranges own = ranges_of(s, op->in[1], scan->heads);
+        scan->a_log = cut_columns(s, scan->a_log, own);
+        scan->dt_bias = cut_columns(s, scan->dt_bias, own);
+        scan->skip = cut_columns(s, scan->skip, own);
+        scan->groups = sl_share_size(share, scan->groups);
+        scan->heads = sl_share_size(share, scan->heads);
+    }
+}
+
 static void divide_heads(sharding *s, sl_op *op) {
+    const sl_share share = share_of(s, op->in[0].value);
     switch (op->kind) {
-    case SL_OP_RMSNORM: {
-        sl_op_rmsnorm *norm = &op->u.rmsnorm;
-        norm->groups /= s->ranks;
-        if (norm->own_weights) {
-            const int32_t width = norm->groups * norm->width;
-            norm->weight = cut_columns(s, norm->weight, s->rank * width, width);
-        }
+    case SL_OP_RMSNORM:
+        divide_norm(s, op);
+        break;
+    case SL_OP_ROPE:
+        op->u.rope.heads = sl_share_size(share, op->u.rope.heads);
+        break;
+    case SL_OP_ATTENTION: {
+        sl_op_attention *attention = &op->u.attention;
+        const int32_t first = sl_share_begin(share, attention->heads);
+        attention->heads = sl_share_size(share, attention->heads);
+        attention->sinks = cut_columns(s, attention->sinks, one_range(s, first, attention->heads));
         break;
     }
-    case SL_OP_ROPE:
-        op->u.rope.heads /= s->ranks;
+    case SL_OP_HEAD_LINEAR: {
+        sl_op_head_linear *linear = &op->u.head_linear;
+        const int32_t heads = s->program->weights[linear->weight].experts;
+        linear->weight = cut_heads(s, linear->weight,
+                                   (sl_range){sl_share_begin(share, heads), sl_share_size(share, heads)});
         break;
-    case SL_OP_ATTENTION:
-        op->u.attention.heads /= s->ranks;
-        op->u.attention.sinks =
-            cut_columns(s, op->u.attention.sinks, s->rank * op->u.attention.heads, op->u.attention.heads);
+    }
+    case SL_OP_CONV:
+    case SL_OP_DELTA_SCAN:
+    case SL_OP_SSM_SCAN:
+        divide_recurrent(s, op);
         break;
     case SL_OP_ACTIVATE:
-        op->u.activate.width /= s->ranks;
+        op->u.activate.width = sl_share_size(share, op->u.activate.width);
         break;
     case SL_OP_SOFTCAP:
-        op->u.softcap.width /= s->ranks;
+        op->u.softcap.width = sl_share_size(share, op->u.softcap.width);
         break;
     default: /* a CACHE_WRITE's are the group's */
         break;
@@ -326,10 +499,9 @@ static void add_op(sharding *s, int32_t index) {
 static size_t most_cuts(const sl_program *program) {
     size_t count = 1;
     for (int32_t i = 0; i < program->op_count; i++) {
-        const sl_op_kind kind = program->ops[i].kind;
-        count += kind == SL_OP_LINEAR                               ? SL_OP_WEIGHTS
-                 : kind == SL_OP_RMSNORM || kind == SL_OP_ATTENTION ? 1
-                                                                    : 0;
+        int32_t weights[SL_OP_WEIGHTS];
+        const bool linear = program->ops[i].kind == SL_OP_LINEAR; /* whose segments may become more */
+        count += (size_t)(linear ? SL_OP_WEIGHTS : sl_op_weights(&program->ops[i], weights));
     }
     return count;
 }
@@ -338,14 +510,19 @@ static void copy_values(sharding *s) {
     const sl_program *program = s->program;
     for (int32_t v = 0; v < program->value_count; v++) {
         sl_value value = program->values[v];
-        value.width /= sl_divides(s->division, v) ? s->ranks : 1;
+        if (sl_divides(s->division, v)) {
+            value.width = sl_share_size(share_of(s, v), value.width);
+        }
         sl_program_typed_value(s->part, &value);
     }
     for (int32_t w = 0; w < program->weight_count; w++) {
         sl_program_weight(s->part, &program->weights[w]);
     }
     for (int32_t i = 0; i < program->state_count; i++) {
-        sl_program_state(s->part, &program->states[i]);
+        sl_state_layer state = program->states[i];
+        state.channels /= s->division->states ? s->ranks : 1;
+        state.heads /= s->division->states ? s->ranks : 1;
+        sl_program_state(s->part, &state);
     }
     for (int32_t g = 0; g < program->group_count; g++) {
         s->part->groups[g].kv_heads /= s->division->groups[g] ? s->ranks : 1;
@@ -402,23 +579,40 @@ int sl_program_shard(const sl_program *program, int32_t rank, int32_t ranks, sl_
 
 /* ---- copies ---- */
 
-static void copy_slice(const sl_slice *slice, const sl_weight *weight) {
+static uint64_t bytes_of(const sl_weight *of, int32_t columns) {
+    uint64_t bytes = 0;
+    sl_qtype_bytes(of->type, (uint64_t)columns, &bytes);
+    return bytes;
+}
+
+/* One row's columns. Returns the end. */
+static unsigned char *copy_columns(const sl_slice *slice, const unsigned char *row, unsigned char *to) {
+    for (int32_t i = 0; i < slice->columns.count; i++) {
+        const sl_range *range = &slice->columns.list[i];
+        const uint64_t bytes = bytes_of(slice->of, range->count);
+        memcpy(to, row + bytes_of(slice->of, range->first), (size_t)bytes);
+        to += bytes;
+    }
+    return to;
+}
+
+static void copy_slice(const sl_slice *slice) {
     const sl_weight *of = slice->of;
-    uint64_t from_row, to_row, before;
-    sl_qtype_bytes(of->type, (uint64_t)of->columns, &from_row);
-    sl_qtype_bytes(of->type, (uint64_t)weight->columns, &to_row);
-    sl_qtype_bytes(of->type, (uint64_t)slice->first_column, &before);
+    const uint64_t row_bytes = bytes_of(of, of->columns);
+    const bool whole_rows = is_all(slice->columns, of->columns);
     unsigned char *to = slice->copy;
     for (int32_t e = 0; e < of->experts; e++) {
-        const uint64_t row = (uint64_t)e * (uint64_t)of->rows + (uint64_t)slice->first_row;
-        const unsigned char *from = (const unsigned char *)of->data + row * from_row + before;
-        if (to_row == from_row) {
-            memcpy(to, from, (size_t)(to_row * (uint64_t)weight->rows));
-            to += to_row * (uint64_t)weight->rows;
-            continue;
-        }
-        for (int32_t r = 0; r < weight->rows; r++, from += from_row, to += to_row) {
-            memcpy(to, from, (size_t)to_row);
+        for (int32_t i = 0; i < slice->rows.count; i++) {
+            const sl_range *range = &slice->rows.list[i];
+            const uint64_t row = (uint64_t)e * (uint64_t)of->rows + (uint64_t)range->first;
+            const unsigned char *from = (const unsigned char *)of->data + row * row_bytes;
+            if (whole_rows) {
+                memcpy(to, from, (size_t)(row_bytes * (uint64_t)range->count));
+                to += row_bytes * (uint64_t)range->count;
+            }
+            for (int32_t r = 0; r < range->count && !whole_rows; r++, from += row_bytes) {
+                to = copy_columns(slice, from, to);
+            }
         }
     }
 }
@@ -438,7 +632,7 @@ int sl_program_fill_slices(sl_program *part, sl_error *error) {
             return sl_fail(error, SL_ERR_NOMEM, "weight %s: out of memory for a copy of %llu bytes",
                            weight->name, (unsigned long long)weight->bytes);
         }
-        copy_slice(slice, weight);
+        copy_slice(slice);
         weight->data = slice->copy;
     }
     return 0;
@@ -450,7 +644,7 @@ typedef enum part_kind { ATTENTION, FEED_FORWARD, STATE, PART_KINDS } part_kind;
 
 /* Of a layer's blocks of one kind. */
 typedef struct share {
-    bool there;
+    bool there, unevenly;
     const char *reason; /* NULL: all of them are divided */
 } share;
 
@@ -482,14 +676,18 @@ static void add_text(const char *text, int32_t *count, sl_buffer *out) {
 
 static void say_layers(const share *shares, int32_t layers, const char *name, bool whole, int32_t *said,
                        sl_buffer *out) {
-    int32_t all = 0, divided = 0;
+    int32_t all = 0, divided = 0, unevenly = 0;
     for (int32_t l = 0; l < layers; l++) {
         all += shares[l].there;
         divided += shares[l].there && !shares[l].reason;
+        unevenly += shares[l].there && !shares[l].reason && shares[l].unevenly;
     }
     if (!whole && all > 0) {
         add_text("", said, out);
         sl_buffer_printf(out, "%d of %d layers' %s", divided, all, name);
+    }
+    if (!whole && unevenly > 0) {
+        sl_buffer_printf(out, " (%d unevenly)", unevenly);
     }
     for (int32_t l = 0; whole && l < layers; l++) {
         int32_t same = 0;
@@ -519,9 +717,10 @@ static void say_division(const sl_division *d, sl_arena *scratch, sl_buffer *out
         part_kind kind;
         if (part_kind_of(d, op, &kind)) {
             share *found = &shares[(int32_t)kind * layers + op->layer + 1];
-            const char *reason = sl_block_of(d, op->out[0].value)->reason;
+            const sl_block *block = sl_block_of(d, op->out[0].value);
             found->there = true;
-            found->reason = found->reason ? found->reason : reason;
+            found->unevenly |= block->units % d->ranks != 0;
+            found->reason = found->reason ? found->reason : block->reason;
         }
     }
     int32_t said = 0, whole = 0;

@@ -335,7 +335,7 @@ static void check_setting(sluice_model *model, const setting *s, const way *list
 }
 
 /* wide: heads of 512, four of which share their keys. */
-static sluice_model *make_model(const char *family, const char *type, bool wide) {
+static sluice_model *make_model_with(const char *family, const char *type, bool wide, int32_t expert_width) {
     char path[512];
     snprintf(path, sizeof path, "%s/invariants-%s-%s-%d.gguf", SLUICE_BINARY_DIR, family, type,
              (int)getpid());
@@ -349,12 +349,16 @@ static sluice_model *make_model(const char *family, const char *type, bool wide)
                                     .heads = wide ? 4 : 0,
                                     .kv_heads = wide ? 1 : 0,
                                     .head_size = wide ? 512 : 0,
-                                    .expert_width = strstr(family, "moe") ? 256 : 0};
+                                    .expert_width = expert_width};
     sluice_error error;
     must(sluice_synth(path, &options, NULL, NULL, &error), &error, path);
     sluice_model *model = open_model(path);
     unlink(path); /* the map stays */
     return model;
+}
+
+static sluice_model *make_model(const char *family, const char *type, bool wide) {
+    return make_model_with(family, type, wide, strstr(family, "moe") ? 256 : 0);
 }
 
 static bool has_tier(sluice_model *model, const char *tier) {
@@ -591,6 +595,13 @@ static bool has_second_gpu(void) {
     return has;
 }
 
+static void check_ranks(sluice_model *model, const char *name, const char *type, size_t turn) {
+    const setting s = {name, type, NULL, cache_types[turn % 5], SLUICE_PROMPT_AUTO};
+    way list[3] = {ways[0], ways[1 + turn % 10], ways[1 + (turn + 4) % 10]};
+    list[0].ranks = list[1].ranks = list[2].ranks = true;
+    check_setting(model, &s, list, SANITIZED ? 2 : 3, 3);
+}
+
 /* Two devices that share every layer, cut and mixed in another way for each family: the bits of the uncut
  * text. */
 static void ranks_give_the_same_bits(void **state) {
@@ -601,10 +612,12 @@ static void ranks_give_the_same_bits(void **state) {
     }
     for (size_t family = 0; family < sizeof families / sizeof *families; family++) {
         sluice_model *model = make_model(families[family], "q8_0", false);
-        const setting s = {families[family], "q8_0", NULL, cache_types[family % 5], SLUICE_PROMPT_AUTO};
-        way list[3] = {ways[0], ways[1 + family % 10], ways[1 + (family + 4) % 10]};
-        list[0].ranks = list[1].ranks = list[2].ranks = true;
-        check_setting(model, &s, list, SANITIZED ? 2 : 3, 3);
+        check_ranks(model, families[family], "q8_0", family);
+        sluice_model_release(model);
+    }
+    for (size_t i = 0; i < 2; i++) { /* three blocks of weights: a rank has two */
+        sluice_model *model = make_model_with("qwen3moe", i ? "q6_k" : "q4_k", false, 768);
+        check_ranks(model, "qwen3moe, experts of 768 columns", i ? "q6_k" : "q4_k", i);
         sluice_model_release(model);
     }
 }

@@ -453,6 +453,11 @@ static void what_cannot_be_is_refused(void **state) {
     options.split = (sluice_split)7;
     refuse(model, &options, "7 is no sluice_split");
     sluice_model_release(model);
+    model = open_model(FIXTURE("deepseek_v3"));
+    options = options_of(true);
+    options.kv_budget = 128;
+    refuse(model, &options, "all query heads read one key head");
+    sluice_model_release(model);
 }
 
 int main(int argc, char **argv) {
@@ -484,6 +489,9 @@ int main(int argc, char **argv) {
         FOR_MODEL(ranks_say_what_one_says, FIXTURE("gemma3"), "gemma3"),
         FOR_MODEL(ranks_say_what_one_says, FIXTURE("gpt_oss"), "gpt_oss"),
         FOR_MODEL(ranks_say_what_one_says, FIXTURE("qwen3_5"), "qwen3_5"),
+        FOR_MODEL(ranks_say_what_one_says, FIXTURE("nemotron_h"), "nemotron_h"),
+        FOR_MODEL(ranks_say_what_one_says, FIXTURE("lfm2"), "lfm2"),
+        FOR_MODEL(ranks_say_what_one_says, FIXTURE("deepseek_v3"), "deepseek_v3"),
         FOR_MODEL(runs_of_ops_change_no_bit, MINI, "mini"),
         FOR_MODEL(runs_of_ops_change_no_bit, FIXTURE("gemma3"), "gemma3"),
         FOR_MODEL(runs_of_ops_change_no_bit, FIXTURE("gpt_oss"), "gpt_oss"),
@@ -493,6 +501,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(grammars_hold),
         FOR_MODEL(pages_come_back_from_disk, MINI, "mini"),
         FOR_MODEL(pages_come_back_from_disk, FIXTURE("qwen3_5"), "qwen3_5"),
+        FOR_MODEL(pages_come_back_from_disk, FIXTURE("deepseek_v3"), "deepseek_v3"),
         cmocka_unit_test(a_rank_that_fails_ends_all),
         cmocka_unit_test(shares_are_shares),
         cmocka_unit_test(what_does_not_divide_is_whole),

@@ -206,6 +206,29 @@ static void run_linear(const machine *m) {
     free(y);
 }
 
+static void run_head_linear(const machine *m) {
+    const sl_op_head_linear *linear = &m->op->u.head_linear;
+    const sl_weight *weight = &m->program->weights[linear->weight];
+    const int32_t inputs = linear->turned ? weight->rows : weight->columns;
+    const int32_t outputs = linear->turned ? weight->columns : weight->rows;
+    float *row = zeroed((size_t)weight->columns, sizeof *row);
+    for (int32_t r = 0; r < INTERPRET_ROWS; r++) {
+        for (int32_t h = 0; h < weight->experts; h++) {
+            const double *x = in(m, 0, r) + h * linear->x_stride;
+            double *y = out(m, 0, r) + h * (outputs + linear->tail);
+            memset(y, 0, (size_t)outputs * sizeof *y);
+            for (int32_t k = 0; k < weight->rows; k++) {
+                decode(weight, (int64_t)h * weight->rows + k, row);
+                for (int32_t c = 0; c < weight->columns; c++) {
+                    y[linear->turned ? c : k] += row[c] * x[linear->turned ? k : c];
+                }
+            }
+            memcpy(y + outputs, x + inputs, (size_t)linear->tail * sizeof *y);
+        }
+    }
+    free(row);
+}
+
 static void run_rope(const machine *m) {
     const sl_op_rope *rope = &m->op->u.rope;
     const float *frequencies = vector_of(m, rope->frequencies);
@@ -341,6 +364,103 @@ static void run_softcap(const machine *m) {
     }
 }
 
+/* In front of the first row the state is zeros. From the last row on, as y may be x. */
+static void run_conv(const machine *m) {
+    const sl_op_conv *conv = &m->op->u.conv;
+    const sl_weight *weight = &m->program->weights[conv->weight];
+    const float *taps = weight->data, *bias = vector_of(m, conv->bias);
+    for (int32_t r = INTERPRET_ROWS - 1; r >= 0; r--) {
+        for (int32_t c = 0; c < weight->rows; c++) {
+            double sum = bias ? bias[c] : 0;
+            for (int32_t t = 0; t < weight->columns; t++) {
+                const int32_t row = r - (weight->columns - 1) + t;
+                sum += row < 0 ? 0 : (double)taps[c * weight->columns + t] * in(m, 0, row)[c];
+            }
+            out(m, 0, r)[c] = conv->function == SL_ACTIVATION_SILU ? sum * sigmoid(sum) : sum;
+        }
+    }
+}
+
+static double softplus(double x) {
+    return log1p(exp(x));
+}
+
+/* Of a head: by how much its state decays in a step of that size. */
+static double decay_of(float a_log, bool is_negated, double step) {
+    return exp((is_negated ? (double)a_log : -exp((double)a_log)) * step);
+}
+
+static void unit_length(const double *from, int32_t size, double factor, double *to) {
+    double squares = 1e-6;
+    for (int32_t i = 0; i < size; i++) {
+        squares += from[i] * from[i];
+    }
+    for (int32_t i = 0; i < size; i++) {
+        to[i] = from[i] * factor / sqrt(squares);
+    }
+}
+
+/* S: [key_size][value_size]. */
+static void delta_row(const machine *m, int32_t r, int32_t h, double *s) {
+    const sl_op_delta_scan *scan = &m->op->u.delta_scan;
+    const sl_state_layer *state = &m->program->states[scan->state];
+    const int32_t keys = state->key_size, values = state->value_size;
+    const int32_t head = scan->keys_cycle ? h % scan->key_heads : h / (scan->value_heads / scan->key_heads);
+    const double *q = in(m, 0, r) + head * keys, *k = q + scan->key_heads * keys;
+    const double *v = in(m, 0, r) + 2 * scan->key_heads * keys + h * values;
+    const double step = softplus(in(m, 1, r)[h] + vector_of(m, scan->dt_bias)[h]);
+    const double decay = decay_of(vector_of(m, scan->a_log)[h], scan->decay_is_negated, step);
+    const double beta = sigmoid(in(m, 2, r)[h]);
+    double query[512], key[512];
+    unit_length(q, keys, 1 / sqrt(keys), query);
+    unit_length(k, keys, 1, key);
+    for (int32_t j = 0; j < values; j++) {
+        double known = 0, y = 0;
+        for (int32_t i = 0; i < keys; i++) {
+            s[i * values + j] *= decay;
+            known += s[i * values + j] * key[i];
+        }
+        for (int32_t i = 0; i < keys; i++) {
+            s[i * values + j] += key[i] * beta * (v[j] - known);
+            y += s[i * values + j] * query[i];
+        }
+        out(m, 0, r)[h * values + j] = y;
+    }
+}
+
+static void ssm_row(const machine *m, int32_t r, int32_t h, double *s) {
+    const sl_op_ssm_scan *scan = &m->op->u.ssm_scan;
+    const sl_state_layer *state = &m->program->states[scan->state];
+    const int32_t keys = state->key_size, values = state->value_size;
+    const int32_t group = h / (scan->heads / scan->groups);
+    const double *x = in(m, 0, r) + h * values;
+    const double *b = in(m, 0, r) + scan->heads * values + group * keys, *c = b + scan->groups * keys;
+    const double step = fmin(
+        fmax(softplus(in(m, 1, r)[h] + vector_of(m, scan->dt_bias)[h]), scan->step_least), scan->step_most);
+    const double decay = decay_of(vector_of(m, scan->a_log)[h], scan->decay_is_negated, step);
+    for (int32_t j = 0; j < values; j++) {
+        double y = vector_of(m, scan->skip)[h] * x[j];
+        for (int32_t i = 0; i < keys; i++) {
+            s[i * values + j] = decay * s[i * values + j] + b[i] * step * x[j];
+            y += s[i * values + j] * c[i];
+        }
+        out(m, 0, r)[h * values + j] = y;
+    }
+}
+
+static void run_scan(const machine *m) {
+    const bool delta = m->op->kind == SL_OP_DELTA_SCAN;
+    const sl_state_layer *state =
+        &m->program->states[delta ? m->op->u.delta_scan.state : m->op->u.ssm_scan.state];
+    for (int32_t h = 0; h < state->heads; h++) {
+        double *s = zeroed((size_t)state->key_size * (size_t)state->value_size, sizeof *s);
+        for (int32_t r = 0; r < INTERPRET_ROWS; r++) {
+            (delta ? delta_row : ssm_row)(m, r, h, s);
+        }
+        free(s);
+    }
+}
+
 /* Each column of the result depends on all of what is read. */
 static void run_stand_in(const machine *m) {
     if (m->op->out[0].value == SL_NONE) {
@@ -373,6 +493,8 @@ static void run_op(const machine *m) {
         [SL_OP_ATTENTION] = run_attention, [SL_OP_ROUTER] = run_router,
         [SL_OP_COMBINE] = run_combine,     [SL_OP_ACTIVATE] = run_activate,
         [SL_OP_SOFTCAP] = run_softcap,     [SL_OP_GATHER] = run_gather,
+        [SL_OP_CONV] = run_conv,           [SL_OP_DELTA_SCAN] = run_scan,
+        [SL_OP_SSM_SCAN] = run_scan,       [SL_OP_HEAD_LINEAR] = run_head_linear,
     };
     (runs[m->op->kind] ? runs[m->op->kind] : run_stand_in)(m);
 }

@@ -106,8 +106,10 @@ static void sums_stand_behind_shares(const sl_program *part) {
 /* ---- families ---- */
 
 typedef struct family {
-    const char *model; /* tests/logits/fixtures/MODEL, or ~PRESET: synthetic */
-    int32_t sums;      /* of two ranks */
+    /* tests/logits/fixtures/MODEL, or ~PRESET: synthetic, of Q8_0; ~PRESET:N has experts of N columns, of
+     * Q4_K. */
+    const char *model;
+    int32_t sums; /* of two ranks */
     const char *text;
 } family;
 
@@ -129,15 +131,12 @@ static const family FAMILIES[] = {
     {"gemma4-mixed-values", 5,
      "1 of 2 layers' attention, 2 of 2 layers' feed-forward and the head; whole: 1 layers' attention (its "
      "key heads do not divide evenly)"},
-    {"qwen3_5", 5,
-     "1 of 1 layers' attention, 4 of 4 layers' feed-forward, 0 of 3 layers' state and the head; whole: 3 "
-     "layers' state (its state is recurrent)"},
-    {"qwen3_5_moe", 5,
-     "1 of 1 layers' attention, 4 of 4 layers' feed-forward, 0 of 3 layers' state and the head; whole: 3 "
-     "layers' state (its state is recurrent)"},
-    {"qwen3_next", 5,
-     "1 of 1 layers' attention, 4 of 4 layers' feed-forward, 0 of 3 layers' state and the head; whole: 3 "
-     "layers' state (its state is recurrent)"},
+    {"qwen3_5", 8,
+     "1 of 1 layers' attention, 4 of 4 layers' feed-forward, 3 of 3 layers' state and the head"},
+    {"qwen3_5_moe", 8,
+     "1 of 1 layers' attention, 4 of 4 layers' feed-forward, 3 of 3 layers' state and the head"},
+    {"qwen3_next", 8,
+     "1 of 1 layers' attention, 4 of 4 layers' feed-forward, 3 of 3 layers' state and the head"},
     {"gpt_oss", 8, "4 of 4 layers' attention, 4 of 4 layers' feed-forward and the head"},
     {"gpt_oss-mxfp4", 4,
      "4 of 4 layers' attention, 0 of 4 layers' feed-forward and the head; whole: 4 layers' feed-forward (a "
@@ -147,36 +146,27 @@ static const family FAMILIES[] = {
      "0 of 3 layers' attention, 3 of 3 layers' feed-forward and the head; whole: 3 layers' attention (a norm "
      "goes over all of its columns)"},
     {"ernie4_5_moe", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
-    {"lfm2", 4,
-     "1 of 1 layers' attention, 3 of 3 layers' feed-forward, 0 of 2 layers' state and the head; whole: 2 "
-     "layers' state (its state is recurrent)"},
-    {"lfm2_moe", 4,
-     "1 of 1 layers' attention, 3 of 3 layers' feed-forward, 0 of 2 layers' state and the head; whole: 2 "
-     "layers' state (its state is recurrent)"},
+    {"lfm2", 6, "1 of 1 layers' attention, 3 of 3 layers' feed-forward, 2 of 2 layers' state and the head"},
+    {"lfm2_moe", 6,
+     "1 of 1 layers' attention, 3 of 3 layers' feed-forward, 2 of 2 layers' state and the head"},
     {"hunyuan_moe", 4, "2 of 2 layers' attention, 2 of 2 layers' feed-forward and the head"},
     {"deepseek_v2", 3,
      "0 of 3 layers' attention, 3 of 3 layers' feed-forward and the head; whole: 3 layers' attention (its "
-     "keys are latent)"},
-    {"deepseek_v3", 3,
-     "0 of 3 layers' attention, 3 of 3 layers' feed-forward and the head; whole: 3 layers' attention (its "
-     "keys are latent)"},
-    {"mistral4", 2,
-     "0 of 2 layers' attention, 2 of 2 layers' feed-forward and the head; whole: 2 layers' attention (its "
-     "keys are latent)"},
+     "key heads do not divide evenly)"},
+    {"deepseek_v3", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
+    {"mistral4", 4, "2 of 2 layers' attention, 2 of 2 layers' feed-forward and the head"},
     {"apertus", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
     {"falcon_h1", 4,
      "2 of 2 layers' attention, 2 of 2 layers' feed-forward, 0 of 2 layers' state and the head; whole: 2 "
-     "layers' state (its state is recurrent)"},
+     "layers' state (its heads or columns do not divide evenly)"},
     {"llama4", 8, "4 of 4 layers' attention, 4 of 4 layers' feed-forward and the head"},
     {"granite-h-moe", 4,
      "1 of 1 layers' attention, 3 of 3 layers' feed-forward, 0 of 2 layers' state and the head; whole: 2 "
-     "layers' state (its state is recurrent)"},
-    {"nemotron_h", 3,
-     "1 of 1 layers' attention, 2 of 2 layers' feed-forward, 0 of 2 layers' state and the head; whole: 2 "
-     "layers' state (its state is recurrent)"},
-    {"nemotron_h-latent", 4,
-     "1 of 1 layers' attention, 2 of 2 layers' feed-forward, 0 of 2 layers' state and the head; whole: 2 "
-     "layers' state (its state is recurrent)"},
+     "layers' state (its heads or columns do not divide evenly)"},
+    {"nemotron_h", 5,
+     "1 of 1 layers' attention, 2 of 2 layers' feed-forward, 2 of 2 layers' state and the head"},
+    {"nemotron_h-latent", 6,
+     "1 of 1 layers' attention, 2 of 2 layers' feed-forward, 2 of 2 layers' state and the head"},
     {"cohere2", 8, "4 of 4 layers' attention, 4 of 4 layers' feed-forward and the head"},
     {"olmo3", 4,
      "0 of 4 layers' attention, 4 of 4 layers' feed-forward and the head; whole: 4 layers' attention (a norm "
@@ -200,13 +190,15 @@ static const family FAMILIES[] = {
      "goes over all of its columns)"},
     {"~glm4", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
     {"~phi3", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
+    {"~qwen3moe:768", 8, "4 of 4 layers' attention, 4 of 4 layers' feed-forward (4 unevenly) and the head"},
+    {"~qwen3_5", 8,
+     "1 of 1 layers' attention, 4 of 4 layers' feed-forward, 3 of 3 layers' state and the head"},
+    {"~nemotron_h", 5,
+     "1 of 1 layers' attention, 2 of 2 layers' feed-forward, 2 of 2 layers' state and the head"},
     {"~hunyuan_moe", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
-    {"~deepseek_v3", 3,
-     "0 of 3 layers' attention, 3 of 3 layers' feed-forward and the head; whole: 3 layers' attention (its "
-     "keys are latent)"},
-    {"~falcon_h1", 6,
-     "3 of 3 layers' attention, 3 of 3 layers' feed-forward, 0 of 3 layers' state and the head; whole: 3 "
-     "layers' state (its state is recurrent)"},
+    {"~deepseek_v3", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
+    {"~falcon_h1", 9,
+     "3 of 3 layers' attention, 3 of 3 layers' feed-forward, 3 of 3 layers' state and the head"},
 };
 enum { FAMILY_COUNT = sizeof FAMILIES / sizeof *FAMILIES };
 
@@ -214,7 +206,13 @@ static void load_family(const family *f, sl_model **model) {
     char path[512];
     sl_error error;
     if (f->model[0] == '~') {
-        const sl_synth_options options = {.preset = f->model + 1, .type = SL_QTYPE_Q8_0};
+        char preset[64];
+        const size_t length = strcspn(f->model + 1, ":");
+        snprintf(preset, sizeof preset, "%.*s", (int)length, f->model + 1);
+        const bool blocks = f->model[1 + length] == ':';
+        const sl_synth_options options = {.preset = preset,
+                                          .type = blocks ? SL_QTYPE_Q4_K : SL_QTYPE_Q8_0,
+                                          .expert_width = blocks ? atoi(f->model + length + 2) : 0};
         snprintf(path, sizeof path, "test_shard-%s.gguf", f->model + 1);
         remove(path);
         if (sl_synth_file(path, &options, NULL, &error)) {
@@ -289,7 +287,7 @@ static const tiny_types FLOATS = {SL_QTYPE_F32, SL_QTYPE_F16, SL_QTYPE_BF16, SL_
 
 static const char TINY_TEXT[] =
     "1 of 1 layers' attention, 2 of 2 layers' feed-forward, 0 of 1 layers' state and the head; "
-    "whole: 1 layers' state (its state is recurrent)";
+    "whole: 1 layers' state (its heads or columns do not divide evenly)";
 
 static void tiny_is_divided(void **state) {
     (void)state;
@@ -342,14 +340,14 @@ static void pieces_are_the_whole(const sl_program *whole, const group *g, int nt
     const sl_weight *of = segment_of(whole, nth, segment);
     unsigned char *bytes = malloc(of->bytes);
     assert_non_null(bytes);
-    uint64_t row, first = 0;
+    uint64_t row, first = 0, bytes_of_all = 0;
     sl_qtype_bytes(of->type, (uint64_t)of->columns, &row);
     for (int32_t r = 0; r < g->count; r++) {
         const sl_weight *part = segment_of(&g->ranks[r], nth, segment);
         const unsigned char *from = part->data;
         uint64_t length;
         sl_qtype_bytes(of->type, (uint64_t)part->columns, &length);
-        assert_int_equal(part->bytes, of->bytes / (uint64_t)g->count);
+        bytes_of_all += part->bytes;
         assert_int_equal(columns ? part->rows : part->columns, columns ? of->rows : of->columns);
         for (int32_t e = 0; e < of->experts; e++) {
             for (int32_t k = 0; k < part->rows; k++, from += length) {
@@ -361,25 +359,16 @@ static void pieces_are_the_whole(const sl_program *whole, const group *g, int nt
         }
         first += columns ? length : (uint64_t)part->rows;
     }
+    assert_int_equal(bytes_of_all, of->bytes);
     assert_memory_equal(bytes, of->data, of->bytes);
     free(bytes);
 }
 
-/* A feed-forward block, dense or of experts: gate and up of `inner` columns in matrices of their own or in
- * one. */
-static void build_feed_forward(sl_program *p, sl_qtype type, int32_t width, int32_t inner, bool fused) {
-    p->name = "feed-forward";
-    p->width = width;
-    p->vocabulary = 10;
-    p->hidden = sl_program_value(p, "last", SL_ROWS_OUTPUT, width);
-    p->logits = p->tokens = SL_NONE;
-    const int32_t x = sl_program_value(p, "x", SL_ROWS_STEP, width);
+/* Gate and up of `inner` columns in matrices of their own or in one. */
+static void add_feed_forward(sl_program *p, int32_t x, int32_t y, sl_qtype type, int32_t inner, bool fused) {
+    const int32_t width = p->width;
     const int32_t gate_up = sl_program_value(p, "gate_up", SL_ROWS_STEP, 2 * inner);
     const int32_t gated = sl_program_value(p, "gated", SL_ROWS_STEP, inner);
-    const int32_t y = sl_program_value(p, "y", SL_ROWS_STEP, width);
-    const int32_t table = tiny_matrix(p, "table", SL_QTYPE_F32, 1, 10, width);
-    tiny_op(p, SL_OP_BEGIN, SL_NONE, SL_NONE, SL_NONE);
-    tiny_op(p, SL_OP_EMBED, SL_NONE, SL_NONE, x)->u.embed = (sl_op_embed){.weight = table, .scale = 1};
     sl_op *op =
         tiny_linear(p, 0, x, gate_up, tiny_matrix(p, "gate", type, 1, fused ? 2 * inner : inner, width));
     op->u.linear.segments[0].bias = tiny_vector(p, "gate.bias", fused ? 2 * inner : inner);
@@ -391,7 +380,29 @@ static void build_feed_forward(sl_program *p, sl_qtype type, int32_t width, int3
     op->u.activate.width = inner;
     op = tiny_linear(p, 0, gated, y, tiny_matrix(p, "down", type, 1, width, inner));
     op->u.linear.segments[0].bias = tiny_vector(p, "down.bias", width);
+}
+
+/* One such block, or several, each of which reads what the one before leaves. */
+static void build_blocks(sl_program *p, sl_qtype type, int32_t width, int32_t inner, int32_t blocks,
+                         bool fused) {
+    p->name = "feed-forward";
+    p->width = width;
+    p->vocabulary = 10;
+    p->hidden = sl_program_value(p, "last", SL_ROWS_OUTPUT, width);
+    p->logits = p->tokens = SL_NONE;
+    const int32_t x = sl_program_value(p, "x", SL_ROWS_STEP, width);
+    const int32_t y = sl_program_value(p, "y", SL_ROWS_STEP, width);
+    const int32_t table = tiny_matrix(p, "table", SL_QTYPE_F32, 1, 10, width);
+    tiny_op(p, SL_OP_BEGIN, SL_NONE, SL_NONE, SL_NONE);
+    tiny_op(p, SL_OP_EMBED, SL_NONE, SL_NONE, x)->u.embed = (sl_op_embed){.weight = table, .scale = 1};
+    for (int32_t b = 0; b < blocks; b++) {
+        add_feed_forward(p, b ? y : x, y, type, inner, fused);
+    }
     tiny_op(p, SL_OP_GATHER, SL_NONE, y, p->hidden)->u.gather.width = width;
+}
+
+static void build_feed_forward(sl_program *p, sl_qtype type, int32_t width, int32_t inner, bool fused) {
+    build_blocks(p, type, width, inner, 1, fused);
 }
 
 static void slices_are_the_whole(void **state) {
@@ -416,6 +427,51 @@ static void slices_are_the_whole(void **state) {
             free_group(&g);
             free_whole(&whole);
         }
+    }
+}
+
+/* Blocks of weights that are no multiple of the ranks: some have one more, others in the next layer. */
+static void shares_are_whole_blocks(void **state) {
+    (void)state;
+    static const struct {
+        sl_qtype type;
+        int32_t inner, ranks, units;
+    } cases[] = {{SL_QTYPE_Q4_K, 768, 2, 3},   {SL_QTYPE_Q6_K, 1280, 3, 5}, {SL_QTYPE_Q8_0, 160, 2, 5},
+                 {SL_QTYPE_F32, 128, 3, 4},    {SL_QTYPE_MXFP4, 96, 2, 3},  {SL_QTYPE_NVFP4_128, 640, 4, 5},
+                 {SL_QTYPE_FP8_128, 384, 2, 3}};
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        const int32_t inner = cases[i / 2].inner, ranks = cases[i / 2].ranks, units = cases[i / 2].units;
+        const bool fused = i % 2;
+        sl_program whole = {0};
+        build_blocks(&whole, cases[i / 2].type, 256, inner, ranks, fused);
+        fill_weights(&whole);
+        says(&whole, ranks, "1 of 1 layers' feed-forward (1 unevenly)");
+        group g;
+        make_group(&g, &whole, ranks);
+        fill_group(&g);
+        int32_t given[SL_MOST_RANKS] = {0};
+        for (int32_t b = 0; b < ranks; b++) {
+            int32_t least = INT32_MAX, most = 0;
+            for (int32_t r = 0; r < ranks; r++) {
+                const int32_t columns = segment_of(&g.ranks[r], 2 * b + 1, 0)->columns;
+                assert_int_equal(columns % (inner / units), 0);
+                assert_int_equal(segment_of(&g.ranks[r], 2 * b, 0)->rows, columns);
+                least = columns < least ? columns : least;
+                most = columns > most ? columns : most;
+                given[r] += columns;
+            }
+            assert_int_equal(most - least, inner / units);
+            pieces_are_the_whole(&whole, &g, 2 * b + 1, 0, true);
+            for (int segment = 0; !fused && segment < 2; segment++) {
+                pieces_are_the_whole(&whole, &g, 2 * b, segment, false);
+            }
+        }
+        for (int32_t r = 0; r < ranks; r++) { /* of as many layers as ranks all have as many */
+            assert_int_equal(given[r], inner);
+        }
+        compute_alike(&whole, &g);
+        free_group(&g);
+        free_whole(&whole);
     }
 }
 
@@ -496,6 +552,195 @@ static void known_scales_stay_known(void **state) {
         free_group(&g);
         sl_program_free(&whole);
     }
+    sl_program whole = {0}; /* 3 units of 128 rows */
+    build_feed_forward(&whole, SL_QTYPE_FP8_128, 128, 384, true);
+    for (int32_t w = 0; w < whole.weight_count; w++) {
+        whole.weights[w].scale_rows = whole.weights[w].rows == 768 ? 256 : 0;
+    }
+    group g;
+    make_group(&g, &whole, 2);
+    for (int32_t r = 0; r < 2; r++) {
+        assert_int_equal(segment_of(&g.ranks[r], 0, 0)->rows, r == 0 ? 256 : 128);
+        assert_int_equal(segment_of(&g.ranks[r], 0, 1)->scale_rows, 128);
+    }
+    free_group(&g);
+    sl_program_free(&whole);
+}
+
+/* ---- recurrent blocks ---- */
+
+typedef struct recurrence {
+    int32_t key_heads, value_heads;
+    bool keys_cycle;
+} recurrence;
+
+enum { HEAD = 32 }; /* of keys and of values */
+
+/* A gated delta net, all of whose inputs one matrix writes. */
+static void add_delta(sl_program *p, int32_t layer, sl_qtype type, const recurrence *r) {
+    const int32_t keys = r->key_heads * HEAD, values = r->value_heads * HEAD, channels = 2 * keys + values;
+    const int32_t gate = channels, a = gate + values, b = a + r->value_heads, all = b + r->value_heads;
+    const int32_t mixed = sl_program_value(p, "mixed", SL_ROWS_STEP, all);
+    const int32_t convolved = sl_program_value(p, "convolved", SL_ROWS_STEP, channels);
+    const int32_t scanned = sl_program_value(p, "scanned", SL_ROWS_STEP, values);
+    const int32_t normed = sl_program_value(p, "delta.normed", SL_ROWS_STEP, values);
+    const int32_t state = sl_program_state(
+        p,
+        &(sl_state_layer){
+            .channels = channels, .taps = 3, .heads = r->value_heads, .key_size = HEAD, .value_size = HEAD});
+    sl_op *op = tiny_linear(p, layer, 0, mixed, tiny_matrix(p, "in", type, 1, all, p->width));
+    op->u.linear.segments[0].bias = tiny_vector(p, "in.bias", all);
+    const int32_t taps = tiny_matrix(p, "conv", SL_QTYPE_F32, 1, channels, 3);
+    const int32_t bias = tiny_vector(p, "conv.bias", channels);
+    tiny_op(p, SL_OP_CONV, layer, mixed, convolved)->u.conv =
+        (sl_op_conv){.weight = taps, .bias = bias, .state = state, .function = SL_ACTIVATION_SILU};
+    const int32_t a_log = tiny_vector(p, "a_log", r->value_heads);
+    const int32_t dt_bias = tiny_vector(p, "dt_bias", r->value_heads);
+    op = tiny_op(p, SL_OP_DELTA_SCAN, layer, convolved, scanned);
+    op->in[1] = (sl_operand){mixed, a};
+    op->in[2] = (sl_operand){mixed, b};
+    op->u.delta_scan = (sl_op_delta_scan){.a_log = a_log,
+                                          .dt_bias = dt_bias,
+                                          .key_heads = r->key_heads,
+                                          .value_heads = r->value_heads,
+                                          .state = state,
+                                          .keys_cycle = r->keys_cycle};
+    const int32_t own = tiny_vector(p, "norm", values);
+    op = tiny_op(p, SL_OP_RMSNORM, layer, scanned, normed);
+    op->in[2] = (sl_operand){mixed, gate};
+    op->u.rmsnorm = (sl_op_rmsnorm){.weight = own,
+                                    .own_weights = true,
+                                    .epsilon = 1e-6f,
+                                    .groups = r->value_heads,
+                                    .width = HEAD,
+                                    .stride = HEAD,
+                                    .gate_stride = HEAD,
+                                    .x_factor = 1,
+                                    .y_factor = 1};
+    tiny_linear(p, layer, normed, 0, tiny_matrix(p, "out", type, 1, p->width, values));
+}
+
+static void begin_program(sl_program *p) {
+    p->name = "recurrent";
+    p->width = 64;
+    p->vocabulary = 10;
+    p->logits = p->tokens = SL_NONE;
+    const int32_t x = sl_program_value(p, "x", SL_ROWS_STEP, p->width);
+    p->hidden = sl_program_value(p, "last", SL_ROWS_OUTPUT, p->width);
+    const int32_t table = tiny_matrix(p, "table", SL_QTYPE_F32, 1, 10, p->width);
+    tiny_op(p, SL_OP_BEGIN, SL_NONE, SL_NONE, SL_NONE);
+    tiny_op(p, SL_OP_EMBED, SL_NONE, SL_NONE, x)->u.embed = (sl_op_embed){.weight = table, .scale = 1};
+}
+
+static void end_program(sl_program *p) {
+    tiny_op(p, SL_OP_GATHER, SL_NONE, 0, p->hidden)->u.gather.width = p->width;
+    fill_weights(p);
+}
+
+/* Queries, keys, values, gates and two columns a head, each in as many pieces as its heads lie in. */
+static void recurrent_heads_divide(void **state) {
+    (void)state;
+    static const struct {
+        recurrence r;
+        int32_t ranks;
+        sl_qtype type;
+        const char *rows, *columns; /* of the second rank */
+    } cases[] = {
+        {{2, 2, false}, 2, SL_QTYPE_F32, "in[32:64,96:128,160:192,224:256,257:258,259:260]", "out[:,32:64]"},
+        {{2, 4, false},
+         2,
+         SL_QTYPE_Q8_0,
+         "in[32:64,96:128,192:256,320:384,386:388,390:392]",
+         "out[:,64:128]"},
+        {{2, 4, true},
+         2,
+         SL_QTYPE_Q8_0,
+         "in[32:64,96:128,160:192,224:256,288:320,352:384,385:386,387:388,389:390,391:392]",
+         "out[:,32:64,96:128]"},
+        {{4, 4, true}, 4, SL_QTYPE_BF16, "in[32:64,160:192,288:320,416:448,513:514,517:518]", "out[:,32:64]"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_program whole = {0};
+        begin_program(&whole);
+        add_delta(&whole, 0, cases[i].type, &cases[i].r);
+        add_delta(&whole, 1, cases[i].type, &cases[i].r);
+        end_program(&whole);
+        says(&whole, cases[i].ranks, "2 of 2 layers' state");
+        group g;
+        make_group(&g, &whole, cases[i].ranks);
+        assert_string_equal(segment_of(&g.ranks[1], 0, 0)->name, cases[i].rows);
+        assert_string_equal(segment_of(&g.ranks[1], 1, 0)->name, cases[i].columns);
+        assert_int_equal(g.ranks[1].states[1].heads * g.count, whole.states[1].heads);
+        assert_int_equal(g.ranks[1].states[1].channels * g.count, whole.states[1].channels);
+        assert_int_equal(g.ranks[1].state_bytes * (uint64_t)g.count, whole.state_bytes);
+        fill_group(&g);
+        compute_alike(&whole, &g);
+        free_group(&g);
+        free_whole(&whole);
+    }
+}
+
+/* Slots have the states of all layers, and ranks' slots are the whole's together. */
+static void states_divide_together(void **state) {
+    (void)state;
+    static const struct {
+        recurrence first, second;
+        int32_t ranks;
+        const char *text;
+    } cases[] = {
+        {{2, 4, false},
+         {1, 4, false},
+         2,
+         "0 of 2 layers' state; whole: 1 layers' state (its state is beside one that is whole), 1 layers' "
+         "state (its heads or columns do not divide evenly)"},
+        {{1, 1, false},
+         {1, 1, false},
+         2,
+         "0 of 2 layers' state; whole: 2 layers' state (its state does not divide evenly)"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_program whole = {0};
+        begin_program(&whole);
+        add_delta(&whole, 0, SL_QTYPE_F32, &cases[i].first);
+        add_delta(&whole, 1, SL_QTYPE_F32, &cases[i].second);
+        end_program(&whole);
+        says(&whole, cases[i].ranks, cases[i].text);
+        group g;
+        make_group(&g, &whole, cases[i].ranks);
+        assert_int_equal(g.ranks[1].state_bytes, whole.state_bytes);
+        fill_group(&g);
+        compute_alike(&whole, &g);
+        free_group(&g);
+        free_whole(&whole);
+    }
+}
+
+/* Of a convolution alone; bytes of a rank's would end between two multiples of 64. */
+static void states_without_gaps(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const int32_t channels = i ? 32 : 16;
+        sl_program whole = {0};
+        begin_program(&whole);
+        const int32_t x = sl_program_value(&whole, "in", SL_ROWS_STEP, channels);
+        const int32_t y = sl_program_value(&whole, "convolved", SL_ROWS_STEP, channels);
+        const int32_t kept = sl_program_state(&whole, &(sl_state_layer){.channels = channels, .taps = 2});
+        tiny_linear(&whole, 0, 0, x, tiny_matrix(&whole, "in", SL_QTYPE_F32, 1, channels, 64));
+        const int32_t taps = tiny_matrix(&whole, "conv", SL_QTYPE_F32, 1, channels, 2);
+        tiny_op(&whole, SL_OP_CONV, 0, x, y)->u.conv =
+            (sl_op_conv){.weight = taps, .bias = SL_NONE, .state = kept, .function = SL_ACTIVATION_SILU};
+        tiny_linear(&whole, 0, y, 0, tiny_matrix(&whole, "out", SL_QTYPE_F32, 1, 64, channels));
+        end_program(&whole);
+        says(&whole, 2,
+             i ? "1 of 1 layers' state"
+               : "0 of 1 layers' state; whole: 1 layers' state (its state does not divide evenly)");
+        group g;
+        make_group(&g, &whole, 2);
+        fill_group(&g);
+        compute_alike(&whole, &g);
+        free_group(&g);
+        free_whole(&whole);
+    }
 }
 
 /* ---- what stays whole ---- */
@@ -507,6 +752,18 @@ static void columns_of_whole_blocks(void **state) {
     says(&whole, 2,
          "0 of 1 layers' feed-forward; whole: 1 layers' feed-forward (a rank's columns are no whole blocks "
          "of weights)");
+    sl_program_free(&whole);
+    build_feed_forward(&whole, SL_QTYPE_Q4_K, 256, 768, false);
+    says(&whole, 2, "1 of 1 layers' feed-forward (1 unevenly)");
+    says(&whole, 3, "1 of 1 layers' feed-forward");
+    says(&whole, 4,
+         "0 of 1 layers' feed-forward; whole: 1 layers' feed-forward (a rank's columns are no whole blocks "
+         "of weights)");
+    sl_program_free(&whole);
+    build_feed_forward(&whole, SL_QTYPE_F32, 64, 100, false);
+    says(&whole, 3,
+         "0 of 1 layers' feed-forward; whole: 1 layers' feed-forward (its heads or columns do not divide "
+         "evenly)");
     sl_program_free(&whole);
     build_feed_forward(&whole, SL_QTYPE_Q8_0, 64, 64, false);
     says(&whole, 2, "1 of 1 layers' feed-forward");
@@ -522,15 +779,18 @@ static void three_ranks(void **state) {
     tiny_build(&whole, &FLOATS);
     fill_weights(&whole);
     says(&whole, 3,
-         "0 of 1 layers' attention, 0 of 2 layers' feed-forward, 0 of 1 layers' state and the head; whole: 1 "
-         "layers' "
-         "attention (its key heads do not divide evenly), 2 layers' feed-forward (its heads or columns do "
+         "0 of 1 layers' attention, 1 of 2 layers' feed-forward (1 unevenly), 0 of 1 layers' state and the "
+         "head; "
+         "whole: 1 layers' attention (its key heads do not divide evenly), 1 layers' feed-forward (its heads "
+         "or columns do "
          "not divide "
-         "evenly), 1 layers' state (its state is recurrent)");
+         "evenly), 1 layers' state (its heads or columns do not divide evenly)");
     group g;
     make_group(&g, &whole, 3);
     fill_group(&g);
-    assert_int_equal(count_kind(&g.ranks[2], SL_OP_ALL_REDUCE), 0);
+    assert_int_equal(count_kind(&g.ranks[2], SL_OP_ALL_REDUCE), 1);
+    assert_int_equal(segment_of(&g.ranks[0], 3, 0)->columns, 64); /* 4 units of 32 columns */
+    assert_int_equal(segment_of(&g.ranks[2], 3, 0)->columns, 32);
     assert_int_equal(g.ranks[2].groups[0].kv_heads, 2);
     compute_alike(&whole, &g);
     free_group(&g);
@@ -672,7 +932,7 @@ static void what_does_not_divide_stays_whole(void **state) {
         snprintf(
             text, sizeof text,
             "%d of %d layers' attention, %d of 2 layers' feed-forward, 0 of 1 layers' state and the head; "
-            "whole: %s1 layers' state (its state is recurrent)",
+            "whole: %s1 layers' state (its heads or columns do not divide evenly)",
             change->attention, change->attention_layers, change->feed_forward, change->whole);
         says(&whole, 2, text);
         group g;
@@ -753,9 +1013,13 @@ int main(void) {
     static const struct CMUnitTest own[] = {
         cmocka_unit_test(tiny_is_divided),
         cmocka_unit_test(slices_are_the_whole),
+        cmocka_unit_test(shares_are_whole_blocks),
         cmocka_unit_test(slices_of_experts_are_the_whole),
         cmocka_unit_test(only_columns_are_copied),
         cmocka_unit_test(known_scales_stay_known),
+        cmocka_unit_test(recurrent_heads_divide),
+        cmocka_unit_test(states_divide_together),
+        cmocka_unit_test(states_without_gaps),
         cmocka_unit_test(columns_of_whole_blocks),
         cmocka_unit_test(three_ranks),
         cmocka_unit_test(what_does_not_divide_stays_whole),
