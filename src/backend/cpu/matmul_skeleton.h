@@ -22,6 +22,8 @@ typedef struct linear {
     bool own_tiles;     /* every thread packs all rows for itself: no meeting before the products */
     unsigned char *tiles, *unpacked, *panel;
     float *scales, *sums;
+    const unsigned char
+        *next; /* packed weights that this thread's next unit is likely to begin with, or NULL */
 } linear;
 
 static int32_t panels_of(const sl_cpu_weight *weight) {
@@ -205,16 +207,31 @@ static void store_sums_of(const sl_cpu_weight *weight, const float *sums, const 
     }
 }
 
+/* The unit's expert's matrix, as the kernel reads it. */
+static const unsigned char *matrix_of(const unit *unit) {
+    return unit->weight->data + (uint64_t)unit->batch.expert * unit->weight->expert_bytes;
+}
+
+/* Bytes of so many columns of a packed panel. */
+static uint64_t chunk_bytes(const linear *linear, int32_t columns) {
+    const sl_matmul_type *type = linear->type;
+    return (uint64_t)(columns / type->block) * (uint64_t)type->block_bytes * SL_PANEL;
+}
+
+/* Where a packed panel's weights lie from `column` on. */
+static const unsigned char *packed_at(const linear *linear, const unit *unit, int32_t panel, int32_t column) {
+    return matrix_of(unit) + (uint64_t)panel * chunk_bytes(linear, linear->columns) +
+           chunk_bytes(linear, column);
+}
+
 /* The panel's weights from `column` on: where they lie packed, or packed now from the file's rows. */
 static const unsigned char *chunk_weights(const linear *linear, const unit *unit, int32_t panel,
                                           int32_t column, int32_t columns) {
     const sl_matmul_type *type = linear->type;
     const sl_cpu_weight *weight = unit->weight;
-    const unsigned char *data = weight->data + (uint64_t)unit->batch.expert * weight->expert_bytes;
+    const unsigned char *data = matrix_of(unit);
     if (weight->packed) {
-        const uint64_t block = (uint64_t)type->block_bytes * SL_PANEL;
-        return data + (uint64_t)panel * (uint64_t)(linear->columns / type->block) * block +
-               (uint64_t)(column / type->block) * block;
+        return packed_at(linear, unit, panel, column);
     }
     const int32_t left = weight->rows - panel * SL_PANEL;
     const sl_matmul_rows rows = {.rows = data + (uint64_t)panel * SL_PANEL * weight->row_bytes +
@@ -272,6 +289,42 @@ static void fetch_rows(const linear *linear, const unit *unit, const rows_part *
     }
 }
 
+/* The weights that are read behind a chunk. They are fetched while its rows are multiplied, when memory would
+ * have nothing to do. */
+typedef struct coming {
+    const unsigned char *weights; /* NULL: not known */
+    uint64_t bytes;
+} coming;
+
+/* Behind columns [column, end) of a panel of the unit. Of a batch of one tile: nothing, as a tile fetches
+ * what lies ahead in the panel by itself, and with few rows memory is busy all the time. */
+static coming coming_after(const linear *linear, const unit *unit, int32_t panel, int32_t column,
+                           int32_t end) {
+    const int32_t chunk = linear->type->chunk;
+    if (!unit->weight->packed || unit->batch.count <= linear->type->most_rows) {
+        return (coming){NULL, 0};
+    }
+    if (panel + 1 < unit->count) {
+        return (coming){packed_at(linear, unit, unit->first + panel + 1, column),
+                        chunk_bytes(linear, end - column)};
+    }
+    const bool more = end < linear->columns;
+    const int32_t left = more ? linear->columns - end : linear->columns;
+    return (coming){more ? packed_at(linear, unit, unit->first, end) : linear->next,
+                    chunk_bytes(linear, left < chunk ? left : chunk)};
+}
+
+/* To L2 the share of them that falls to rows [first, end) of `count`: all at once would fill the queue of
+ * misses. */
+static void fetch_coming(coming coming, int32_t first, int32_t end, int32_t count) {
+    enum { LINE = 64 };
+    const uint64_t lines = coming.weights ? (coming.bytes + LINE - 1) / LINE : 0;
+    const uint64_t stop = lines * (uint64_t)end / (uint64_t)count;
+    for (uint64_t i = lines * (uint64_t)first / (uint64_t)count; i < stop; i++) {
+        _mm_prefetch((const char *)coming.weights + i * LINE, _MM_HINT_T1);
+    }
+}
+
 /* Columns [column, end) of one panel, for all rows of the batch. */
 static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int32_t column, int32_t end) {
     const sl_matmul_type *type = linear->type;
@@ -291,8 +344,10 @@ static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int
     const unsigned char *tiles =
         linear->tiles + (uint64_t)batch_first(linear, &unit->batch) * linear->row_bytes;
     float *sums = linear->sums + (int64_t)panel * sum_rows(count) * SL_PANEL;
+    const coming coming = coming_after(linear, unit, panel, column, end);
     for (int32_t i = 0, rows; i < count; i += rows) {
         rows = tile_rows(type, count - i);
+        fetch_coming(coming, i, i + rows, count);
         part.x = tiles + (uint64_t)i * linear->row_bytes +
                  (uint64_t)(column / SL_MATMUL_GROUP) * (uint64_t)type->group_bytes * (uint64_t)rows;
         part.sums = sums + (int64_t)i * SL_PANEL;
@@ -306,6 +361,13 @@ static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int
             store_rows(linear, unit, &tile);
         }
     }
+}
+
+/* To the unit that is likely to be this thread's next. */
+static void look_ahead(linear *linear, walk walk, int32_t index) {
+    unit unit;
+    const bool found = find_unit(linear, &walk, index, &unit) && unit.weight->packed;
+    linear->next = found ? packed_at(linear, &unit, unit.first, 0) : NULL;
 }
 
 /* One tile reads each weight once, as it comes from memory: all columns at once. What is packed as it is
@@ -370,7 +432,8 @@ SL_TIER_RUN(linear) {
     pack_tiles(&linear, thread, threads);
     walk walk = {0, 0};
     unit unit;
-    while (find_unit(&linear, &walk, sl_cpu_take(op, 0, 1), &unit)) {
+    for (int32_t index; index = sl_cpu_take(op, 0, 1), find_unit(&linear, &walk, index, &unit);) {
+        look_ahead(&linear, walk, index + threads);
         run_unit(&linear, &unit);
     }
     if (linear.type->end) {

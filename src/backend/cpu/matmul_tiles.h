@@ -418,9 +418,15 @@ SL_ALWAYS_INLINE void add_group(const sl_qtype type, const bool plain, const int
     }
 }
 
+/* Bytes of a block's panel for each of its groups, a share of the header among them. */
+SL_ALWAYS_INLINE int share_bytes(const sl_qtype type) {
+    return period_bytes(type) / period_groups(type) + header_bytes(type) / block_groups(type);
+}
+
+/* What lies ahead of a group's share, which begins at `at`. Shares follow each other without a gap: a header
+ * that came from memory when it is needed would stop all that follows. */
 SL_ALWAYS_INLINE void prefetch_group(const sl_qtype type, const unsigned char *at) {
-    const int bytes = period_bytes(type) / period_groups(type) + header_bytes(type) / block_groups(type);
-    SL_UNROLL for (int i = 0; i < bytes; i += 64) {
+    SL_UNROLL for (int i = 0; i < share_bytes(type); i += 64) {
         _mm_prefetch((const char *)at + PREFETCH + i, _MM_HINT_T0);
     }
 }
@@ -429,7 +435,7 @@ SL_ALWAYS_INLINE void int_tile(const sl_qtype type, const int rows, const sl_mat
     const int block_scales = block_groups(type) * group_scales(type) * SL_PANEL;
     const int periods = block_groups(type) / period_groups(type);
     float local[8 * 4 * SL_PANEL] __attribute__((aligned(64)));
-    const unsigned char *weights = part->weights, *x = part->x;
+    const unsigned char *weights = part->weights, *share = weights, *x = part->x;
     const float *expanded = part->scales;
     vf sums[SL_MATMUL_TILE][2];
     load_sums(part, sums, rows);
@@ -444,7 +450,8 @@ SL_ALWAYS_INLINE void int_tile(const sl_qtype type, const int rows, const sl_mat
         weights += header_bytes(type);
         for (int p = 0; p < periods; p++, weights += period_bytes(type)) {
             SL_UNROLL for (int phase = 0; phase < period_groups(type); phase++) {
-                prefetch_group(type, weights + phase * period_bytes(type) / period_groups(type));
+                prefetch_group(type, share);
+                share += share_bytes(type);
                 /* A pointer that no other group's equals, as far as the compiler can tell: else it keeps the
                  * period's words for them all in registers, and has too few for the sums. */
                 const unsigned char *period = weights;

@@ -450,11 +450,13 @@ SL_ALWAYS_INLINE void int_unpack(const sl_qtype type, const unsigned char *weigh
                                  unsigned char *unpacked) {
     const int periods = block_groups(type) / period_groups(type);
     const vi offset = _mm512_set1_epi8((char)unpack_offset(type));
+    const unsigned char *share = weights;
     for (int32_t b = 0; b < blocks; b++) {
         weights += header_bytes(type);
         for (int p = 0; p < periods; p++, weights += period_bytes(type)) {
             SL_UNROLL for (int phase = 0; phase < period_groups(type); phase++) {
-                prefetch_group(type, weights + phase * period_bytes(type) / period_groups(type));
+                prefetch_group(type, share);
+                share += share_bytes(type);
                 SL_UNROLL for (int i = 0; i < 16; i++, unpacked += sizeof(vi)) {
                     const vi quants = unpack_weights(type, weights, phase, i / 2, i % 2);
                     vi_store(unpacked, _mm512_sub_epi8(quants, offset));
