@@ -11,11 +11,13 @@ void load_answer_clear(load_answer *a) {
         .prompt_tokens = -1, .answer_tokens = -1, .cached_tokens = -1, .gaps = a->gaps, .text = a->text};
     fresh.body = a->body;
     fresh.event = a->event;
+    fresh.pattern = a->pattern;
     *a = fresh;
     a->gaps.count = 0;
     load_bytes_clear(&a->text);
     load_bytes_clear(&a->body);
     load_bytes_clear(&a->event);
+    load_pattern_clear(&a->pattern);
 }
 
 void load_answer_free(load_answer *a) {
@@ -23,6 +25,7 @@ void load_answer_free(load_answer *a) {
     load_bytes_free(&a->text);
     load_bytes_free(&a->body);
     load_bytes_free(&a->event);
+    load_pattern_free(&a->pattern);
 }
 
 /* One line without control characters; of UTF-8 no part of a character at its end. */
@@ -99,6 +102,16 @@ static bool read_choice(load_answer *a, const json_t *choice) {
     return any;
 }
 
+static int count_text(load_answer *a, double now) {
+    if (a->first > 0 && load_series_add(&a->gaps, 1000 * (now - a->last))) {
+        return fail(a, "out of memory");
+    }
+    a->first = a->first > 0 ? a->first : now;
+    a->last = now;
+    a->text_events++;
+    return 0;
+}
+
 static int read_value(load_answer *a, const json_t *value, double now) {
     if (!json_is_object(value)) {
         return fail(a, "what came is no JSON object");
@@ -115,29 +128,34 @@ static int read_value(load_answer *a, const json_t *value, double now) {
     for (size_t i = 0; i < json_array_size(choices); i++) {
         any = read_choice(a, json_array_get(choices, i)) || any;
     }
-    if (any) {
-        if (a->first > 0 && load_series_add(&a->gaps, 1000 * (now - a->last))) {
-            return fail(a, "out of memory");
-        }
-        a->first = a->first > 0 ? a->first : now;
-        a->last = now;
-        a->text_events++;
-    }
-    return a->failed ? -1 : 0;
+    return a->failed || (any && count_text(a, now)) ? -1 : 0;
 }
 
 static int read_json(load_answer *a, const load_bytes *bytes, double now) {
     json_error_t error;
     json_t *value = json_loadb(bytes->data ? bytes->data : "", bytes->length, JSON_ALLOW_NUL, &error);
     const int result = value ? read_value(a, value, now) : fail(a, "what came is no JSON");
+    if (result == 0 && a->streamed) {
+        load_pattern_learn(&a->pattern, bytes, value);
+    }
     json_decref(value);
     return result;
 }
 
+/* An event that is like one before, but for its text. */
+static int add_text(load_answer *a, const char *text, size_t length, double now) {
+    return a->keep_text && load_bytes_add(&a->text, text, length) ? fail(a, "out of memory")
+                                                                  : count_text(a, now);
+}
+
 static int read_event(load_answer *a, double now) {
+    const char *text;
+    size_t length;
     int result = 0;
     if (strcmp(a->event.data, "[DONE]") == 0) {
         a->ended = true;
+    } else if (load_pattern_fits(&a->pattern, &a->event, &text, &length)) {
+        result = add_text(a, text, length, now);
     } else {
         result = read_json(a, &a->event, now);
     }

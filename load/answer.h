@@ -5,6 +5,7 @@
 
 #include "bytes.h"
 #include "load.h"
+#include "pattern.h"
 
 typedef struct load_answer {
     bool streamed;  /* set by the caller: else the body is one JSON value */
@@ -20,6 +21,7 @@ typedef struct load_answer {
     load_bytes text;                                     /* of the answer, without thoughts */
     char error[160];
     load_bytes body, event; /* what is not read yet: lines, data */
+    load_pattern pattern;   /* of this stream's events */
 } load_answer;
 
 /* Keeps its memory for the next answer. */

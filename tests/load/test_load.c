@@ -11,6 +11,7 @@
 #include "work.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -174,6 +175,71 @@ static void answers_survive_noise(void **state) {
     }
     assert_true(ended > 100 && ended < 2900);
     load_answer_free(&answer);
+}
+
+/* What a stream's events mean when each is read by itself, and so by the JSON library. */
+static void read_alone(const char *event, load_answer *sum) {
+    load_answer one = {0};
+    load_answer_clear(&one);
+    one.streamed = one.keep_text = true;
+    load_answer_read(&one, event, strlen(event), 1);
+    sum->failed = sum->failed || one.failed;
+    sum->text_events += one.text_events;
+    assert_int_equal(one.text.length > 0 ? load_bytes_add(&sum->text, one.text.data, one.text.length) : 0, 0);
+    memcpy(sum->reason, one.reason[0] ? one.reason : sum->reason, sizeof sum->reason);
+    load_answer_free(&one);
+}
+
+/* Events that differ in their texts alone are not read again: they mean what they mean when they are read.
+ * Texts may be those of keys, or hold what ends a string; events may be anything else, or no JSON. */
+static void events_alike_mean_what_they_say(void **state) {
+    (void)state;
+    static const char *const frames[] = {
+        "{\"id\":\"c\",\"choices\":[{\"text\":\"%s\",\"index\":0,\"logprobs\":null,\"finish_reason\":null}]}",
+        "{\"choices\":[{\"index\":0,\"delta\":{\"content\":\"%s\"},\"finish_reason\":null}],\"model\":\"a\"}",
+        "{\"model\":\"%s\",\"choices\":[{\"text\":\"a\"}]}",
+        "{\"choices\":[{\"delta\":{\"reasoning\":\"%s\"}}]}",
+        "{\"choices\":[{\"text\":\"%s\",\"finish_reason\":\"length\"}]}",
+        "{\"choices\":[{\"text\":\"\\u0061\",\"a\":\"%s\"}]}",
+        "{\"choices\":[{\"text\":\"%s\"},{\"text\":\"b\"}]}",
+    };
+    static const char *const texts[] = {"a",  "b",     "text",    "content",  " is",         "length", "null",
+                                        "",   "\\n",   "\\u00e9", "\xc3\xa9", "\xc3",        "a\"b",   "\\",
+                                        "\t", "\"}]}", "c",       "a b c",    "id\":\"c\",", "\x7f"};
+    enum { FRAMES = sizeof frames / sizeof *frames, TEXTS = sizeof texts / sizeof *texts, EVENTS = 12 };
+    load_random random = load_random_new(23, 0);
+    load_answer answer = {0}, sum = {0};
+    int fitted = 0, failed = 0;
+    for (int i = 0; i < 4000; i++) {
+        char event[256], line[300];
+        load_answer_clear(&answer);
+        load_answer_clear(&sum);
+        answer.streamed = answer.keep_text = true;
+        const int64_t usual = load_random_below(&random, FRAMES);
+        for (int k = 0; k < EVENTS && !sum.failed; k++) {
+            const bool other = load_random_below(&random, 8) == 0;
+            const int64_t few = load_random_below(&random, 3) ? 7 : TEXTS;
+            snprintf(event, sizeof event, frames[other ? load_random_below(&random, FRAMES) : usual],
+                     texts[load_random_below(&random, few)]);
+            snprintf(line, sizeof line, "data: %s\n\n", event);
+            const load_bytes bytes = {event, strlen(event), 0};
+            const char *text;
+            size_t length;
+            fitted += load_pattern_fits(&answer.pattern, &bytes, &text, &length);
+            read_alone(line, &sum);
+            load_answer_read(&answer, line, strlen(line), 1);
+            assert_true(answer.failed == sum.failed);
+            assert_int_equal(answer.text_events, sum.text_events);
+            assert_string_equal(answer.reason, sum.reason);
+            assert_int_equal(answer.text.length, sum.text.length);
+            assert_memory_equal(answer.text.length ? answer.text.data : "",
+                                sum.text.length ? sum.text.data : "", sum.text.length);
+        }
+        failed += sum.failed;
+    }
+    assert_true(fitted > 5000 && failed > 500 && failed < 3500);
+    load_answer_free(&answer);
+    load_answer_free(&sum);
 }
 
 static void wrong_answers_say_why(void **state) {
@@ -456,6 +522,7 @@ int main(void) {
         cmocka_unit_test(seeds_and_streams_differ),
         cmocka_unit_test(answers_may_be_cut_anywhere),
         cmocka_unit_test(answers_survive_noise),
+        cmocka_unit_test(events_alike_mean_what_they_say),
         cmocka_unit_test(wrong_answers_say_why),
         cmocka_unit_test(prompts_depend_on_seed_and_index),
         cmocka_unit_test(groups_share_their_beginnings),
