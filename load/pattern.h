@@ -13,7 +13,7 @@
 typedef struct load_pattern {
     load_bytes event;     /* an event that was read */
     size_t before, after; /* its bytes in front of the text and behind it; 0: none was learnt */
-    int tries;
+    int tries;            /* to learn one */
 } load_pattern;
 
 /* Keeps its memory for the next stream. */
