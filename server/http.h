@@ -92,8 +92,9 @@ void http_server_leave(http_server *server);
 /* No new connections from here on: true when that is so, which takes a moment. Those that are there go on. */
 bool http_server_unlisten(http_server *server);
 /* No new connections from here on, answers say `Connection: close`, idle connections are closed. Requests
- * that come still are handled: handlers decide what they answer while draining. */
-void http_server_drain(http_server *server);
+ * that come still are handled: handlers decide what they answer while draining. True when all that is so, which
+ * takes a moment: until then requests come that are not late, and http_server_open may be 0 just before one. */
+bool http_server_drain(http_server *server);
 /* Connections of which no request has come yet, as far as its headers go. */
 size_t http_server_fresh(const http_server *server);
 /* Exchanges without a complete answer, and connections. */

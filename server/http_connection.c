@@ -164,7 +164,7 @@ static void *on_line(void *context, const char *target, struct MHD_Connection *m
 static enum MHD_Result on_head(exchange *exchange, const char *method, const char *version) {
     connection *connection = exchange->connection;
     exchange->begun = true;
-    exchange->late = exchange->server->drained;
+    exchange->late = atomic_load(&exchange->server->drained);
     atomic_fetch_add(&exchange->server->open, 1);
     http_connection_begins(connection);
     if (http_request_read(exchange, method, version)) {

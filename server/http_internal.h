@@ -169,8 +169,8 @@ struct http_server {
     bool socket_made;
 
     pthread_t thread;
-    bool thread_started, drained;
-    atomic_bool unlisten, unlistened, accepting, leaving, draining, stopping;
+    bool thread_started;
+    atomic_bool unlisten, unlistened, accepting, leaving, draining, drained, stopping;
     atomic_size_t open, connection_count, fresh_count;
     double now, paused_until, next_sweep;
     size_t most_connections; /* since memory was last given back */

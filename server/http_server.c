@@ -277,10 +277,12 @@ bool http_server_unlisten(http_server *server) {
     return atomic_load(&server->unlistened);
 }
 
-void http_server_drain(http_server *server) {
+bool http_server_drain(http_server *server) {
     atomic_store(&server->leaving, true);
-    atomic_store(&server->draining, true);
-    http_wake(server);
+    if (!atomic_exchange(&server->draining, true)) {
+        http_wake(server);
+    }
+    return atomic_load(&server->drained);
 }
 
 size_t http_server_open(const http_server *server) {

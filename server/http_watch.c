@@ -454,7 +454,7 @@ static void sweep(http_server *server) {
 
 static void drain(http_server *server) {
     http_listen_close(server);
-    server->drained = true;
+    atomic_store(&server->drained, true);
     for (connection *one = server->connections, *next; one; one = next) {
         next = one->next;
         int waiting = 0; /* a request that has come already is answered */
@@ -551,7 +551,7 @@ void *http_thread(void *argument) {
             http_listen_close(server);
             atomic_store(&server->unlistened, true);
         }
-        if (atomic_load(&server->draining) && !server->drained) {
+        if (atomic_load(&server->draining) && !atomic_load(&server->drained)) {
             drain(server);
         }
         wait = run_daemons(server);

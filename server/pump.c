@@ -679,7 +679,30 @@ pump *pump_create(struct server *server) {
     return p;
 }
 
-void pump_destroy(pump *p) {
+/* Those that did not end in time. Their engines may tell of them until each is freed. */
+static void break_off(pump *p) {
+    for (generation *g; (g = p->begun);) {
+        p->begun = g->next_begun;
+        g->next = p->active;
+        p->active = g;
+    }
+    for (generation *g = p->active; g; g = g->next) {
+        exchange_on_gone(g->exchange, NULL, NULL);
+        cancel_all(g);
+        pthread_mutex_lock(&p->mutex);
+        g->begun = false;
+        for (size_t i = 0; i < g->choice_count; i++) {
+            unlink_run(p, &g->runs[i]);
+        }
+        pthread_mutex_unlock(&p->mutex);
+    }
+    for (generation *g = p->active, *next; g; g = next) {
+        next = g->next;
+        generation_free(g);
+    }
+}
+
+void pump_stop(pump *p) {
     if (!p) {
         return;
     }
@@ -688,6 +711,13 @@ void pump_destroy(pump *p) {
     pthread_cond_signal(&p->wake);
     pthread_mutex_unlock(&p->mutex);
     pthread_join(p->thread, NULL);
+}
+
+void pump_destroy(pump *p) {
+    if (!p) {
+        return;
+    }
+    break_off(p);
     pthread_cond_destroy(&p->wake);
     pthread_mutex_destroy(&p->mutex);
     free(p);

@@ -73,7 +73,9 @@ struct generation {
 };
 
 pump *pump_create(struct server *server);
-/* All generations must have ended (pump_count 0) or are broken off. */
+/* Joins its thread: nothing is taken from the engines from here on, generations may still begin. Once. */
+void pump_stop(pump *p);
+/* After pump_stop and http_server_stop. Generations that have not ended are broken off, which may take a step. */
 void pump_destroy(pump *p);
 /* From here on the pump has g. Its choices' requests may have events already. */
 void pump_begin(pump *p, generation *g);

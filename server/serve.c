@@ -85,7 +85,8 @@ static void end_at_signal(const sigset_t *signals, double seconds) {
 /* Until all answers are complete or the time is over. */
 static void drain(server *s, const sigset_t *signals, double seconds) {
     const double until = monotonic_seconds() + seconds;
-    while ((http_server_open(s->http) || pump_count(s->pump)) && monotonic_seconds() < until) {
+    while ((!http_server_drain(s->http) || http_server_open(s->http) || pump_count(s->pump)) &&
+           monotonic_seconds() < until) {
         end_at_signal(signals, 0.005);
     }
 }
@@ -154,7 +155,6 @@ static int run_until_signal(server *s, loader *l, const sigset_t *signals) {
     const size_t open = http_server_open(s->http);
     log_message(s->log, failed ? "the engine has failed, ending" : "draining: %zu requests, at most %.0f s",
                 open, s->options->drain_seconds);
-    http_server_drain(s->http);
     drain(s, signals, failed ? 1 : s->options->drain_seconds);
     if (pump_count(s->pump)) {
         end_all(s, "the server is shutting down", "server_draining");
@@ -284,6 +284,7 @@ int serve(const serve_options *o) {
             pthread_join(l.thread, NULL);
         }
     }
+    pump_stop(s.pump); /* its thread speaks with the connections' */
     http_server_stop(s.http);
     vectors_destroy(s.vectors);
     pump_destroy(s.pump);

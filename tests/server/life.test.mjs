@@ -130,6 +130,37 @@ test('a request whose headers came before the end is answered, when its body com
   assert.ok(text.includes(SUM.answer), text);
 });
 
+test('requests whose headers come at the moment of the signal, with nothing else open, are whole, refused or unseen', async () => {
+  const body = JSON.stringify(chatBody(SUM.question));
+  const head = `POST ${CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n`;
+  const counts = { whole: 0, refused: 0, unseen: 0 };
+  for (let round = 0; round < rounds; round++) {
+    const server = await start();
+    const clients = await Promise.all(Array.from({ length: 8 }, () => new Promise((done, failed) => {
+      const client = { text: '' };
+      client.socket = net.connect({ port: server.port, host: '127.0.0.1', noDelay: true }, () => client.socket.write(head.slice(0, -2), () => done(client)));
+      client.socket.setEncoding('utf8').on('data', (part) => (client.text += part)).on('error', failed);
+      client.ended = new Promise((closed) => client.socket.on('close', closed));
+    })));
+    for (const { socket } of clients) socket.removeAllListeners('error').on('error', () => {}); // what is unseen may be reset
+    await sleep(5);
+    server.signal('SIGTERM');
+    for (const { socket } of clients) {
+      const until = performance.now() + random(400) / 1000;
+      while (performance.now() < until);
+      socket.write(`\r\n${body}`);
+    }
+    await server.stop();
+    for (const [i, { text, ended }] of clients.entries()) {
+      await ended;
+      const outcome = text === '' ? 'unseen' : /^HTTP\/1\.1 503 .*retry-after: /is.test(text) ? 'refused' : /^HTTP\/1\.1 200 /.test(text) && text.includes(SUM.answer) ? 'whole' : text;
+      assert.ok(outcome in counts, `round ${round}, request ${i}: ${outcome}\n${server.tail}`);
+      counts[outcome]++;
+    }
+  }
+  console.log(`# ${JSON.stringify(counts)}`);
+});
+
 test('idle connections do not hold up the end', async () => {
   const server = await start({ args: ['--drain-timeout', '600'] });
   const agent = new http.Agent({ keepAlive: true });
