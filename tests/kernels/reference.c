@@ -149,6 +149,15 @@ static void round_weights(const sl_weight *weight, sl_value_type x, float *w) {
     }
 }
 
+/* In eight sums, which a compiler may have side by side. */
+static double dot(const float *w, const double *x, int32_t count) {
+    double sums[8] = {0};
+    for (int32_t k = 0; k < count; k++) {
+        sums[k % 8] += (double)w[k] * x[k];
+    }
+    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
 static void check_linear(const kt_case *c, const kt_result *result, error_sum *sum) {
     const sl_op_linear *linear = &op_of(c)->u.linear;
     const int32_t used = c->program.experts_used;
@@ -164,10 +173,9 @@ static void check_linear(const kt_case *c, const kt_result *result, error_sum *s
             double *x = activations(c, result, x_is_shared ? row / used : row, weight->columns);
             for (int32_t n = 0; n < weight->rows; n++) {
                 const int64_t at = (int64_t)expert * weight->rows + n;
-                double y = (bias ? bias[at] : 0) + (has(c, 3) ? in_at(c, 3, row, segment->column + n) : 0);
-                for (int32_t k = 0; k < weight->columns; k++) {
-                    y += (double)w[at * weight->columns + k] * x[k];
-                }
+                const double y = (bias ? bias[at] : 0) +
+                                 (has(c, 3) ? in_at(c, 3, row, segment->column + n) : 0) +
+                                 dot(w + at * weight->columns, x, weight->columns);
                 compare(sum, y, out_at(c, result, 0, row, segment->column + n));
             }
             free(x);

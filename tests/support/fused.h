@@ -203,9 +203,12 @@ static inline bool fused_cannot_run(const fused_case *c, const char *without, ch
     return cannot;
 }
 
-/* PROGRAM [--device cuda:N] [--only CASE] [--skip CASE] [--tokens N]; both cases may have * and ?. */
+/* PROGRAM [--device cuda:N] [--only CASE] [--skip CASE] [--every N] [--tokens N]; both cases may have * and
+ * ?.
+ * --every: the first of each N cases. */
 static inline int fused_main(int argc, char **argv, const fused_case *cases, size_t count,
                              const char *without) {
+    int every = 1;
     for (int i = 1; i + 1 < argc; i += 2) {
         if (strcmp(argv[i], "--device") == 0) {
             fused_device = argv[i + 1];
@@ -213,9 +216,15 @@ static inline int fused_main(int argc, char **argv, const fused_case *cases, siz
             cmocka_set_test_filter(argv[i + 1]);
         } else if (strcmp(argv[i], "--skip") == 0) {
             cmocka_set_skip_filter(argv[i + 1]);
+        } else if (strcmp(argv[i], "--every") == 0) {
+            every = atoi(argv[i + 1]);
         } else if (strcmp(argv[i], "--tokens") == 0) {
             fused_tokens = atoi(argv[i + 1]);
         }
+    }
+    if (every < 1) {
+        fprintf(stderr, "--every: 1 or more\n");
+        return 2;
     }
     if (fused_tokens < 1 || fused_tokens > FUSED_GENERATED) {
         fprintf(stderr, "--tokens: 1 to %d\n", FUSED_GENERATED);
@@ -230,11 +239,12 @@ static inline int fused_main(int argc, char **argv, const fused_case *cases, siz
     if (!tests) {
         return 1;
     }
-    for (size_t i = 0; i < count; i++) {
-        tests[i] = (struct CMUnitTest){cases[i].name, fused_leaves_the_ops_bits, NULL, NULL,
-                                       (void *)(size_t)&cases[i]};
+    size_t taken = 0;
+    for (size_t i = 0; i < count; i += (size_t)every) {
+        tests[taken++] = (struct CMUnitTest){cases[i].name, fused_leaves_the_ops_bits, NULL, NULL,
+                                             (void *)(size_t)&cases[i]};
     }
-    const int failed = _cmocka_run_group_tests("fused", tests, count, NULL, NULL);
+    const int failed = _cmocka_run_group_tests("fused", tests, taken, NULL, NULL);
     free(tests);
     return failed;
 }
