@@ -864,15 +864,17 @@ static void drains(void **state) {
     send_text(busy, "POST /hold HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
     exchange *taken = take_held();
     assert_non_null(taken);
-    http_server_drain(server);
-    assert_true(read_until(idle, NULL));
-    assert_true(read_until(used, NULL)); /* long before a deadline */
     const int refused = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    while (!http_server_drain(server)) {
+        usleep(100);
+    }
     assert_int_equal(connect(refused, (struct sockaddr *)&address, sizeof address), -1);
-    assert_int_equal(errno, ECONNREFUSED);
+    assert_int_equal(errno, ECONNREFUSED); /* true was told when it was so, not when it was asked for */
     assert_int_equal(http_server_open(server), 1);
+    assert_true(read_until(idle, NULL));
+    assert_true(read_until(used, NULL)); /* long before a deadline */
     reply_text(taken, "finished");
     exchange_release(taken);
     assert_true(read_until(busy, NULL)); /* closed behind it */

@@ -203,9 +203,8 @@ static inline bool fused_cannot_run(const fused_case *c, const char *without, ch
     return cannot;
 }
 
-/* PROGRAM [--device cuda:N] [--only CASE] [--skip CASE] [--every N] [--tokens N]; both cases may have * and
- * ?.
- * --every: the first of each N cases. */
+/* PROGRAM [--device cuda:N] [--only CASE] [--skip CASE] [--every N] [--tokens N]
+ * CASE may have * and ?; --every takes the first of each N cases. */
 static inline int fused_main(int argc, char **argv, const fused_case *cases, size_t count,
                              const char *without) {
     int every = 1;
