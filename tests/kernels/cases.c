@@ -1016,14 +1016,15 @@ static bool make_combine(kt_case *c, int32_t index, kt_random *random) {
 
 /* ---- convolution and gated delta net ---- */
 
+/* `column`: where its operands begin. */
 static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape, int32_t key_heads,
-                        kt_random *random) {
+                        int32_t column, kt_random *random) {
     sl_state_layer other = {.channels = 16, .taps = 2, .heads = 1, .key_size = 8, .value_size = 8};
     sl_program_state(&c->program, &other);
     const int32_t state = sl_program_state(&c->program, shape);
     const int32_t y_width = kind == SL_OP_CONV ? shape->channels : shape->heads * shape->value_size;
-    const int32_t x = input(c, "x", SL_ROWS_STEP, shape->channels + 3, NORMAL, random);
-    const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, y_width + 2);
+    const int32_t x = input(c, "x", SL_ROWS_STEP, shape->channels + column, NORMAL, random);
+    const int32_t y = sl_program_value(&c->program, "y", SL_ROWS_STEP, y_width + column);
     if (kind == SL_OP_CONV) {
         float *taps = random_floats((size_t)(shape->channels * shape->taps), NORMAL, random);
         const uint64_t bytes = (uint64_t)(shape->channels * shape->taps) * sizeof *taps;
@@ -1053,13 +1054,12 @@ static void build_delta(kt_case *c, sl_op_kind kind, const sl_state_layer *shape
                                               .decay_is_negated = negated};
     }
     sl_op *op = &c->program.ops[c->op];
-    op->in[0].column = 3;
-    op->out[0].column = 2;
+    op->in[0].column = op->out[0].column = column;
 }
 
 static bool make_delta(kt_case *c, sl_op_kind kind, int32_t index, kt_random *random) {
-    static const int32_t rows[] = {1,   2,  3,   5,  9,   17, 63,  64,  65, 130,
-                                   150, 33, 300, 96, 200, 49, 193, 300, 280};
+    static const int32_t rows[] = {1,  2,   3,  5,   9,  17,  63,  64,  65, 130, 150,
+                                   33, 300, 96, 200, 49, 193, 300, 280, 4,  9,   40};
     static const int32_t sizes[] = {32, 64, 128, 256};
     if (index >= (int32_t)(sizeof rows / sizeof *rows)) {
         return false;
@@ -1077,7 +1077,7 @@ static bool make_delta(kt_case *c, sl_op_kind kind, int32_t index, kt_random *ra
     if (kind == SL_OP_CONV && index % 2) { /* a layer without a scan */
         shape.heads = shape.key_size = shape.value_size = 0;
     }
-    build_delta(c, kind, &shape, key_heads, random);
+    build_delta(c, kind, &shape, key_heads, index < 19 ? 3 : 4, random);
     kt_name_case(c, kind, index, "");
     return true;
 }
@@ -1148,6 +1148,7 @@ static ssm_shape long_ssm(int32_t index) {
         {130, 2, 1, 2, 2, 64, 32, -5, LARGE},   {110, 1, 1, 2, 1, 256, 64, -5, NORMAL},
         {193, 2, 1, 1, 2, 128, 64, 4, NORMAL},  {300, 4, 1, 3, 1, 64, 96, -4, NORMAL},
         {54, 3, 1, 1, 1, 128, 32, -5, NORMAL}, /* 16 rows, 12 and 26: the last alone has a chunk */
+        {7, 4, 1, 1, 3, 128, 128, -4, NORMAL},  {40, 3, 2, 2, 1, 64, 128, -5, NORMAL},
     };
     const bool there = index < (int32_t)(sizeof shapes / sizeof *shapes);
     return there ? shapes[index] : (ssm_shape){0};
@@ -1477,7 +1478,7 @@ bool kt_make_bench(kt_case *c, sl_op_kind kind, int32_t variant, int32_t rows, s
         const sl_state_layer shape = {
             .channels = 8192, .taps = 4, .heads = 32, .key_size = 128, .value_size = 128};
         begin_case(c, rows, 1, random);
-        build_delta(c, kind, &shape, 16, random);
+        build_delta(c, kind, &shape, 16, 4, random);
         snprintf(c->name, sizeof c->name, "16/32 heads of 128");
         return true;
     }

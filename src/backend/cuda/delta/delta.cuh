@@ -32,10 +32,10 @@ delta_new_state(const sl_cuda_context &context, const sl_step_span &span, int32_
                            (uint64_t)context.states[span.state_first + index] * context.state_bytes + offset);
 }
 
-/* Blocks of a scan with so many keys to a thread that are to lie on a multiprocessor side by side. Without a
+/* Blocks of a scan with so much state to a thread that are to lie on a multiprocessor side by side. Without a
  * bound the addresses of a state that may be left behind any row take as many registers as the state. */
-static constexpr int delta_blocks(int each) {
-    return each <= 8 ? 4 : each <= 32 ? 3 : 1;
+static constexpr int delta_blocks(int elements) {
+    return elements <= 8 ? 4 : elements <= 32 ? 3 : elements <= 64 ? 2 : 1;
 }
 
 static __device__ __forceinline__ float delta_softplus(float x) {

@@ -47,15 +47,18 @@ static uint64_t workspace_of(const sl_kernel *kernel, const sl_kernel_query *que
     (void)kernel;
     const sl_op_delta_scan *scan = &query->op->u.delta_scan;
     const sl_state_layer *shape = &query->program->states[scan->state];
-    const int32_t rows = query->rows[SL_ROWS_STEP], sequences = query->limits->sequences;
-    return most_chunks(CHUNK, (uint64_t)rows, (uint64_t)(rows < sequences ? rows : sequences)) *
+    const uint64_t rows = (uint64_t)query->rows[SL_ROWS_STEP],
+                   spans = most_long_spans(rows, (uint64_t)query->limits->sequences);
+    return most_chunks(CHUNK, rows, spans) *
            (2 * key_bytes(shape, scan) + 2 * square_bytes(scan) + factor_bytes(scan));
 }
 
 template <int KEYS>
 static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
     const delta_args args = delta_scan_args(op);
-    const uint64_t chunks = most_chunks(CHUNK, (uint64_t)op->rows[SL_ROWS_STEP], (uint64_t)op->spans);
+    const uint64_t rows = (uint64_t)op->rows[SL_ROWS_STEP],
+                   spans = most_long_spans(rows, (uint64_t)op->spans),
+                   chunks = most_chunks(CHUNK, rows, spans);
     unsigned char *at = op->scratch;
     chunk_memory memory;
     memory.k = (__half *)at;
@@ -70,7 +73,7 @@ static cudaError_t launch(const sl_cuda_context *context, const sl_cuda_op *op, 
     const sl_launch_shape first = {dim3((unsigned)chunks, (unsigned)args.scan.key_heads),
                                    dim3(PREPARE_THREADS), (uint32_t)sizeof(prepare_shared<KEYS>)};
     const sl_launch_shape second = {dim3((unsigned)(args.shape.value_size / walk_shape<KEYS>::COLUMNS),
-                                         (unsigned)args.scan.value_heads, (unsigned)op->spans),
+                                         (unsigned)args.scan.value_heads, (unsigned)spans),
                                     dim3(walk_shape<KEYS>::THREADS), (uint32_t)sizeof(walk_shared<KEYS>)};
     cudaError_t code = sl_launch(context, stream, first, prepare_kernel<KEYS>, *context, args, memory);
     code = code == cudaSuccess ? sl_launch(context, stream, second, walk_kernel<KEYS>, *context, args, memory)
@@ -121,6 +124,9 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
     }
     if (query->rows[SL_ROWS_STEP] < ((const sl_cuda_kernel *)kernel)->least_rows) {
         return "takes 32 rows or more";
+    }
+    if (query->span_rows == 1) {
+        return "takes several rows of a sequence";
     }
     if (workspace_of(kernel, query) > MOST_SCRATCH) {
         return "its parts would take more than 512 MiB";

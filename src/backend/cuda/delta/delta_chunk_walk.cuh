@@ -250,18 +250,6 @@ static __device__ __forceinline__ void make_outputs(const delta_args &args, cons
     }
 }
 
-/* By every warp: chunks of the spans before `span`. */
-static __device__ int32_t chunks_before(const sl_cuda_context &context, int32_t span) {
-    int32_t sum = 0;
-    for (int32_t s = (int32_t)threadIdx.x % SL_WARP; s < span; s += SL_WARP) {
-        sum += chunks_of<CHUNK>(context.spans[s]);
-    }
-    for (int distance = SL_WARP / 2; distance > 0; distance /= 2) {
-        sum += __shfl_xor_sync(SL_FULL_WARP, sum, distance);
-    }
-    return sum;
-}
-
 /* The warps that keep the state: from the old slot, through all chunks, to the new one. */
 template <int KEYS>
 static __device__ __forceinline__ void walk_states(const sl_cuda_context &context, const delta_args &args,
@@ -312,19 +300,16 @@ static __global__ void __launch_bounds__(walk_shape<KEYS>::THREADS)
     extern __shared__ uint4 dynamic[];
     walk_shared<KEYS> *shared = (walk_shared<KEYS> *)dynamic;
     sl_wait_for_inputs();
-    if ((int32_t)blockIdx.z >= context.header->spans) {
-        return;
-    }
-    const sl_step_span &span = context.spans[blockIdx.z];
-    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, chunks = chunks_of<CHUNK>(span);
-    if (chunks == 0) {
-        return;
-    }
     walk_place start = {};
+    const int32_t number = find_span<CHUNK>(context, (int32_t)blockIdx.z, &start.chunk);
+    if (number == SL_NONE) {
+        return;
+    }
+    const sl_step_span &span = context.spans[number];
+    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, chunks = chunks_of<CHUNK>(span);
     start.head = (int32_t)blockIdx.y;
     start.key_head = delta_key_head(args, start.head);
     start.column = (int32_t)blockIdx.x * walk_shape<KEYS>::COLUMNS;
-    start.chunk = chunks_before(context, (int32_t)blockIdx.z);
     start.first = span.first_row;
     start.count = span.row_count;
     if (warp < STATES) {

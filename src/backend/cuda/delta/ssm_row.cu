@@ -1,19 +1,17 @@
 /* Mamba2's scan, row after row. It reads the state slot state_read (or zeros) and writes its own part of the
  * slots that a span leaves, which are others, so that a step can be run again. */
 #include "backend/cuda/delta/ssm.cuh"
+#include "backend/cuda/delta/state_columns.cuh"
 
-enum {
-    MOST_KEYS = 512,
-    PARTS = 8 /* of the keys, one warp each */
-};
+enum { MOST_KEYS = 512 };
 
-/* A block per span, head and 32 columns of its state [key_size][value_size]: lane l has a column, warp w the
- * keys from w * EACH on, in registers all through the span. Class "f32/parts": a column's products are added
- * within each part in order, fused, then part after part, then what skips the state. Columns never meet. */
-template <int EACH>
-static __global__ void __launch_bounds__(PARTS *SL_WARP, delta_blocks(EACH))
+/* Class "f32/parts": a column's products are added within each part in order, fused, then part after part,
+ * then what skips the state. Columns never meet. */
+template <int EACH, int COLUMNS>
+static __global__ void __launch_bounds__(PARTS *SL_WARP, delta_blocks(EACH *COLUMNS))
     ssm_scan_kernel(sl_cuda_context context, ssm_args args, int32_t most_rows) {
-    __shared__ float write[PARTS * EACH], read[PARTS * EACH], sums[PARTS][SL_WARP];
+    __shared__ float write[PARTS * EACH], read[PARTS * EACH];
+    __shared__ part_sums<COLUMNS> sums;
     sl_wait_for_inputs();
     if ((int32_t)blockIdx.z >= context.header->spans) {
         return;
@@ -24,17 +22,10 @@ static __global__ void __launch_bounds__(PARTS *SL_WARP, delta_blocks(EACH))
     }
     const int32_t keys = args.shape.key_size, values = args.shape.value_size, heads = args.scan.heads;
     const int32_t head = (int32_t)blockIdx.y, group = head / (heads / args.scan.groups);
-    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, part = (int32_t)threadIdx.x / SL_WARP;
-    const int32_t column = (int32_t)blockIdx.x * SL_WARP + lane;
-    const bool mine = column < values;
-    const int64_t at = ((int64_t)head * keys + part * EACH) * values + column;
-    const float *old = delta_old_state(context, span, args.shape.delta_offset);
+    const state_part part = state_part_of<EACH, COLUMNS>(args.shape, head);
     const float rate = ssm_rate(args, head), bias = args.dt_bias[head], skip = args.skip[head];
-    float state[EACH];
-#pragma unroll
-    for (int i = 0; i < EACH; i++) {
-        state[i] = old && mine && part * EACH + i < keys ? old[at + (int64_t)i * values] : 0.0f;
-    }
+    float state[EACH][COLUMNS];
+    load_state(delta_old_state(context, span, args.shape.delta_offset), part, values, state);
     for (int32_t row = span.first_row; row < span.first_row + span.row_count; row++) {
         const float *xbc = sl_f32(args.xbc, row), *writes = xbc + heads * values + group * keys;
         const float *reads = writes + args.scan.groups * keys;
@@ -43,50 +34,46 @@ static __global__ void __launch_bounds__(PARTS *SL_WARP, delta_blocks(EACH))
             read[i] = i < keys ? reads[i] : 0.0f;
         }
         const float step = ssm_step(args, sl_f32(args.dt, row)[head] + bias);
-        const float decay = expf(rate * step), x = mine ? xbc[head * values + column] : 0.0f;
+        const float decay = expf(rate * step);
+        float x[COLUMNS], y[COLUMNS] = {};
+        load_inputs(xbc + head * values, part, x);
         __syncthreads();
-        float y = 0;
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
-            state[i] = fmaf(write[part * EACH + i], step * x, state[i] * decay);
-            y = fmaf(state[i], read[part * EACH + i], y);
+#pragma unroll
+            for (int c = 0; c < COLUMNS; c++) {
+                state[i][c] = fmaf(write[part.number * EACH + i], step * x[c], state[i][c] * decay);
+                y[c] = fmaf(state[i][c], read[part.number * EACH + i], y[c]);
+            }
         }
-        sums[part][lane] = y;
+        put_sums(sums, part, y);
         __syncthreads(); /* also: B and C may be overwritten */
-        if (part == 0 && mine) {
-            y = 0;
+        if (part.number == 0) {
+            add_sums(sums, y);
 #pragma unroll
-            for (int p = 0; p < PARTS; p++) {
-                y += sums[p][lane];
+            for (int c = 0; c < COLUMNS; c++) {
+                y[c] = fmaf(skip, x[c], y[c]);
             }
-            sl_f32(args.y, row)[head * values + column] = fmaf(skip, x, y);
+            store_outputs(sl_f32(args.y, row) + head * values, part, y);
         }
-        float *left = delta_new_state(context, span, row - span.first_row, args.shape.delta_offset);
-        if (left && mine) {
-            left += at;
-#pragma unroll
-            for (int i = 0; i < EACH; i++, left += values) {
-                if (part * EACH + i < keys) {
-                    *left = state[i];
-                }
-            }
-        }
+        store_state(delta_new_state(context, span, row - span.first_row, args.shape.delta_offset), part,
+                    values, state);
     }
+}
+
+template <int EACH, int COLUMNS>
+static cudaError_t scan(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream,
+                        int32_t most_rows) {
+    const ssm_args args = ssm_scan_args(op);
+    return sl_launch(context, stream, state_launch<COLUMNS>(args.shape, args.scan.heads, op->spans),
+                     ssm_scan_kernel<EACH, COLUMNS>, *context, args, most_rows);
 }
 
 cudaError_t sl_cuda_ssm_scan_spans(const sl_cuda_context *context, const sl_cuda_op *op, int32_t most_rows,
                                    cudaStream_t stream) {
     const ssm_args args = ssm_scan_args(op);
-    const sl_launch_shape shape = {dim3((unsigned)((args.shape.value_size + SL_WARP - 1) / SL_WARP),
-                                        (unsigned)args.scan.heads, (unsigned)op->spans),
-                                   dim3(PARTS * SL_WARP), 0};
-    const int32_t keys = args.shape.key_size;
-#define SCAN(each) sl_launch(context, stream, shape, ssm_scan_kernel<each>, *context, args, most_rows)
-    return keys <= 4 * PARTS    ? SCAN(4)
-           : keys <= 8 * PARTS  ? SCAN(8)
-           : keys <= 16 * PARTS ? SCAN(16)
-           : keys <= 32 * PARTS ? SCAN(32)
-                                : SCAN(64);
+    const int32_t wide = state_columns(context, args.shape, args.scan.heads, op->spans);
+    SCAN_STATES(scan, args.shape.key_size, wide, context, op, stream, most_rows);
 }
 
 static SL_CUDA_RUN(run_scan) {
