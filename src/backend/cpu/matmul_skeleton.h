@@ -141,30 +141,22 @@ typedef struct unit {
 
 /* A thread's place in a share's list of units, batch after batch: batches without rows have none. */
 typedef struct walk {
-    int32_t share;
+    int32_t first[SL_LINEAR_SEGMENTS], end[SL_LINEAR_SEGMENTS]; /* panels of the share, of each segment */
+    int32_t segment_units[SL_LINEAR_SEGMENTS];
     int32_t per_batch, units; /* of a batch with rows; of all */
     int32_t batch, active;    /* where it is; batches with rows before that */
 } walk;
 
-/* Panels [first, last) of a share of the weight. */
-static void share_panels(const linear *linear, const sl_cpu_weight *weight, int32_t share, int32_t *first,
-                         int32_t *last) {
-    sl_cpu_share_rows(weight->rows, share, sl_pool_threads(linear->context->pool), first, last);
-    *first /= SL_PANEL;
-    *last = (*last + SL_PANEL - 1) / SL_PANEL;
-}
-
-static int32_t units_of(const linear *linear, const sl_cpu_weight *weight, int32_t share) {
-    int32_t first, last;
-    share_panels(linear, weight, share, &first, &last);
-    return (last - first + linear->unit_panels - 1) / linear->unit_panels;
-}
-
 /* At the beginning of a share's list. */
 static walk walk_of(const linear *linear, int32_t share) {
-    walk walk = {.share = share, .batch = -1, .active = -1};
+    walk walk = {.batch = -1, .active = -1};
     for (int32_t s = 0; s < linear->op->weight_count; s++) {
-        walk.per_batch += units_of(linear, &linear->op->weights[s], share);
+        sl_cpu_share_rows(linear->op->weights[s].rows, share, sl_pool_threads(linear->context->pool),
+                          &walk.first[s], &walk.end[s]);
+        walk.first[s] /= SL_PANEL;
+        walk.end[s] = (walk.end[s] + SL_PANEL - 1) / SL_PANEL;
+        walk.segment_units[s] = (walk.end[s] - walk.first[s] + linear->unit_panels - 1) / linear->unit_panels;
+        walk.per_batch += walk.segment_units[s];
     }
     walk.units = walk.per_batch * linear->active;
     return walk;
@@ -204,15 +196,16 @@ static sl_cpu_batch find_batch(const linear *linear, walk *walk, int32_t active)
 
 /* Unit `index` of the share. */
 static unit find_unit(const linear *linear, walk *walk, int32_t index) {
-    unit unit = {.batch = find_batch(linear, walk, index / walk->per_batch), .weight = linear->op->weights};
-    int32_t i = index % walk->per_batch, last;
-    for (int32_t units; i >= (units = units_of(linear, unit.weight, walk->share)); unit.weight++) {
-        i -= units;
+    const int32_t active = index / walk->per_batch;
+    int32_t i = index - active * walk->per_batch, s = 0;
+    while (i >= walk->segment_units[s]) {
+        i -= walk->segment_units[s++];
     }
-    share_panels(linear, unit.weight, walk->share, &unit.first, &last);
-    unit.first += i * linear->unit_panels;
-    unit.count = last - unit.first < linear->unit_panels ? last - unit.first : linear->unit_panels;
-    return unit;
+    const int32_t first = walk->first[s] + i * linear->unit_panels, left = walk->end[s] - first;
+    return (unit){.batch = find_batch(linear, walk, active),
+                  .weight = &linear->op->weights[s],
+                  .first = first,
+                  .count = left < linear->unit_panels ? left : linear->unit_panels};
 }
 
 /* ---- the product ---- */
