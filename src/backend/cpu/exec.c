@@ -403,8 +403,8 @@ static bool is_stopped(packing *packing, int thread) {
     return atomic_load(&packing->stopped);
 }
 
-/* What all threads do at the same moment lies side by side in memory, where that comes from one place. Read
- * at the same moment it would be in each other's way, in the same banks. So each thread begins at another
+/* What threads touch at the same moment gets memory side by side. Where they then also read it at the same
+ * moment they were in each other's way, presumably in the same banks of memory. So each begins at another
  * weight. */
 static int32_t rotate_part(const packing *packing, int32_t share, int32_t part) {
     return (int32_t)((part + (int64_t)packing->parts * share / packing->shares) % packing->parts);
