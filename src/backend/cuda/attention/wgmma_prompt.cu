@@ -8,7 +8,8 @@
  * columns each.
  *
  * Class "wgmma128", after the type: q and p are rounded to the type; keys in tiles of 128 (64 for heads over
- * 128, but of uneven ones) at multiples of that of their index in the sequence, in rising order. Scores by
+ * 128, but for keys to 192 whose values to 128 leave registers) at multiples of that of their index in the
+ * sequence, in rising order. Scores by
  * wgmma over steps of 16 columns, then softcap. Per tile m' = max(m, scores), corr = 2^((m - m') c), p =
  * 2^(score c - m' c) with c = scale log2 e (log2 e after a softcap); every lane adds the p of its own
  * columns, those of even and of odd pairs apart; y = y corr + p v over steps of 16 keys. l is added over the
