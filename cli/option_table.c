@@ -435,7 +435,7 @@ const option OPTIONS[] = {
      "take "
      "little longer, generating three to four times as long"},
     {IN_ENGINE, "--no-fusion", NULL, FLAG, AT(no_fusion), NULL, 0, 0,
-     "every op by its own kernel: the same results, slower"},
+     "every op by its own kernel, slower"},
     {IN_ENGINE, "--no-graphs", NULL, FLAG, AT(no_graphs), NULL, 0, 0, "CUDA: run steps eagerly"},
     {IN_ENGINE, "--kernel", "NAMES", TEXT, AT(kernels), NULL, 0, 0,
      "try those whose names begin so first; with commas between"},

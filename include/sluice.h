@@ -442,7 +442,7 @@ typedef struct sluice_engine_options {
     int32_t state_slots;   /* recurrent models: 0: 2 per sequence, 16 for snapshots, and one for each draft */
     bool no_prefix_reuse;  /* do not share cached pages of equal beginnings between sequences */
     bool no_graphs;        /* CUDA: run steps eagerly */
-    bool no_fusion;        /* CUDA: every op by its own kernel; the same results */
+    bool no_fusion;        /* every op by its own kernel: results differ where a run has a numeric class */
     bool no_repack;        /* CPU: no packed copy of the weights; they are read where the file is mapped */
     bool deterministic;    /* CUDA: results do not depend on how steps were cut; the CPU's never do */
     sluice_progress progress; /* of loading; NULL: none */

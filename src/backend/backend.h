@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 28 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 29 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -100,15 +100,22 @@ typedef struct sl_fusion_query {
 } sl_fusion_query;
 
 /* One function for a run of ops: it leaves the bits that the ops' own kernels would leave one after the
- * other, but need not write what nobody reads behind the run. No value that the run writes overlaps another
- * that it touches. A backend embeds this as the first member of its own row. */
+ * other, unless it has a numeric class of its own. It need not write what nobody reads behind the run. No
+ * value that the run writes overlaps another that it touches. A backend embeds this as the first member of
+ * its own row. */
 typedef struct sl_fusion sl_fusion;
 struct sl_fusion {
     const char *name; /* "rmsnorm+quantize/cuda" */
+    /* NULL: the ops' own. Another class is cut_dependent, as kernels may be, and for the buckets that the
+     * fusion takes: a plan in which all buckets have one class declines it. */
+    const char *numeric_class;
     int32_t count;
     sl_op_kind ops[SL_FUSED_OPS]; /* [count], in order */
     /* NULL when it can do it, else why not; a static string. */
     const char *(*declines)(const sl_fusion *fusion, const sl_fusion_query *query);
+    /* Scratch for the run, in bytes, beside what the ops' kernels have; NULL: none. Its first op's kernel has
+     * none then. */
+    uint64_t (*workspace)(const sl_fusion *fusion, const sl_fusion_query *query);
 };
 
 /* ---- what a plan hands over

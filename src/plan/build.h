@@ -146,4 +146,19 @@ static inline sl_kernel_query sl_plan_query(const sl_plan *plan, const sl_lowere
     return query;
 }
 
+/* Of the run of ops from `first` on. */
+static inline sl_fusion_query sl_plan_fusion_query(const sl_plan *plan, const sl_lowered *lowered,
+                                                   int32_t first) {
+    const sl_fusion_query query = {.backend = plan->backend,
+                                   .program = plan->deployment.program,
+                                   .values = lowered->values,
+                                   .ops = &lowered->ops[first],
+                                   .kernels = &lowered->kernels[first],
+                                   .unread = (const bool(*)[SL_OP_OUTPUTS]) & lowered->unread[first],
+                                   .rows = sl_rows_of_op(lowered, &lowered->ops[first]),
+                                   .limits = &plan->deployment.limits,
+                                   .cache_type = plan->options.cache_type};
+    return query;
+}
+
 #endif

@@ -43,6 +43,9 @@ static void classes_of(const sl_lowered *bucket, sl_digest *digest) {
         }
         add_text(&hash, sl_op_name(bucket->ops[i].kind));
         add_text(&hash, bucket->kernels[i]->numeric_class);
+        if (bucket->fusions[i] && bucket->fusions[i]->numeric_class) {
+            add_text(&hash, bucket->fusions[i]->numeric_class);
+        }
     }
     sl_sha256_end(&hash, digest);
 }

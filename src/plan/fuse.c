@@ -87,9 +87,20 @@ static void find_unread(const sl_deployment *deployment, sl_lowered *lowered, in
     }
 }
 
+static const char *reason_against(const sl_plan *plan, const sl_fusion *fusion,
+                                  const sl_fusion_query *query) {
+    const sl_backend *backend = plan->backend;
+    if (backend->options.no_fusion) {
+        return "fusion is switched off";
+    }
+    if (fusion->numeric_class && (backend->options.deterministic || !backend->fixed_buckets)) {
+        return "its bits depend on how steps are cut";
+    }
+    return fusion->declines ? fusion->declines(fusion, query) : NULL;
+}
+
 /* Takes a fusion for the ops from `first` on, if one does not decline. */
 static int fuse_at(sl_plan *plan, int32_t bucket, int32_t first, sl_error *error) {
-    const sl_program *program = plan->deployment.program;
     sl_lowered *lowered = &plan->deployment.buckets[bucket];
     int32_t count = 0;
     const sl_fusion *const *fusions = plan->backend->functions->fusions(plan->backend, &count);
@@ -98,18 +109,8 @@ static int fuse_at(sl_plan *plan, int32_t bucket, int32_t first, sl_error *error
             continue;
         }
         find_unread(&plan->deployment, lowered, first, fusions[f]->count);
-        const sl_fusion_query query = {.backend = plan->backend,
-                                       .program = program,
-                                       .values = lowered->values,
-                                       .ops = &lowered->ops[first],
-                                       .kernels = &lowered->kernels[first],
-                                       .unread = (const bool(*)[SL_OP_OUTPUTS]) & lowered->unread[first],
-                                       .rows = sl_rows_of_op(lowered, &lowered->ops[first]),
-                                       .limits = &plan->deployment.limits,
-                                       .cache_type = plan->options.cache_type};
-        const char *reason = plan->backend->options.no_fusion ? "fusion is switched off"
-                             : fusions[f]->declines           ? fusions[f]->declines(fusions[f], &query)
-                                                              : NULL;
+        const sl_fusion_query query = sl_plan_fusion_query(plan, lowered, first);
+        const char *reason = reason_against(plan, fusions[f], &query);
         if (!reason) {
             lowered->fusions[first] = fusions[f];
             return 0;

@@ -198,6 +198,18 @@ static bool together(const placement *p, const item *a, const item *b) {
 
 /* ---- items ---- */
 
+/* Of an op, and with it of a run that it begins. */
+static uint64_t scratch_bytes(const placement *p, int32_t op) {
+    const sl_fusion *fusion = p->lowered->fusions ? p->lowered->fusions[op] : NULL;
+    if (fusion && fusion->workspace) {
+        const sl_fusion_query query = sl_plan_fusion_query(p->plan, p->lowered, op);
+        return fusion->workspace(fusion, &query);
+    }
+    const sl_kernel *kernel = p->lowered->kernels[op];
+    const sl_kernel_query query = sl_plan_query(p->plan, p->lowered, &p->lowered->ops[op]);
+    return kernel->workspace ? kernel->workspace(kernel, &query) : 0;
+}
+
 static void list_items(placement *p) {
     const sl_lowered *lowered = p->lowered;
     for (int32_t v = 0; v < lowered->value_count; v++) {
@@ -217,9 +229,7 @@ static void list_items(placement *p) {
     for (int32_t run = 0; run < lowered->op_count; run += sl_run_length(lowered, run)) {
         const int32_t last = run + sl_run_length(lowered, run) - 1;
         for (int32_t op = run; op <= last; op++) {
-            const sl_kernel *kernel = lowered->kernels[op];
-            const sl_kernel_query query = sl_plan_query(p->plan, lowered, &lowered->ops[op]);
-            const uint64_t bytes = kernel->workspace ? kernel->workspace(kernel, &query) : 0;
+            const uint64_t bytes = scratch_bytes(p, op);
             lowered->scratch_offsets[op] = 0;
             if (bytes > 0) {
                 p->items[p->item_count++] =

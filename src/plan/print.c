@@ -188,9 +188,13 @@ static void print_choice(const sl_plan *plan, int32_t bucket, int32_t op, range 
     const sl_lowered *lowered = &plan->deployment.buckets[bucket];
     sl_plan_print_shape(plan, lowered, &lowered->ops[op], out);
     const sl_fusion *fusion = sl_run_fusion(lowered, op);
-    sl_buffer_printf(out, ": %s (%s)%s%s\n", lowered->kernels[op]->name,
+    sl_buffer_printf(out, ": %s (%s)%s%s", lowered->kernels[op]->name,
                      lowered->kernels[op]->numeric_class ? lowered->kernels[op]->numeric_class : "no class",
                      fusion ? ", its work done by " : "", fusion ? fusion->name : "");
+    if (fusion && fusion->numeric_class) {
+        sl_buffer_printf(out, " (%s)", fusion->numeric_class);
+    }
+    sl_buffer_text(out, "\n");
     /* Neighbours with one reason share a line. */
     const char *reason = NULL;
     for (int32_t d = reasons.first; d < reasons.end; d++) {

@@ -25,14 +25,26 @@ static const char *declines(const sl_fusion *fusion, const sl_fusion_query *quer
 /* What reads a row reads what an op of the run in front of it wrote of the same row: none of these kinds
  * reads others. */
 static const sl_fusion runs[] = {
-    {"rmsnorm+rmsnorm+rope+rope+cache_write/cpu",
-     5,
-     {SL_OP_RMSNORM, SL_OP_RMSNORM, SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE},
-     declines},
-    {"rope+rope+cache_write/cpu", 3, {SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE}, declines},
-    {"rmsnorm+rmsnorm+quantize/cpu", 3, {SL_OP_RMSNORM, SL_OP_RMSNORM, SL_OP_QUANTIZE}, declines},
-    {"rmsnorm+quantize/cpu", 2, {SL_OP_RMSNORM, SL_OP_QUANTIZE}, declines},
-    {"activate+quantize/cpu", 2, {SL_OP_ACTIVATE, SL_OP_QUANTIZE}, declines},
+    {.name = "rmsnorm+rmsnorm+rope+rope+cache_write/cpu",
+     .count = 5,
+     .ops = {SL_OP_RMSNORM, SL_OP_RMSNORM, SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE},
+     .declines = declines},
+    {.name = "rope+rope+cache_write/cpu",
+     .count = 3,
+     .ops = {SL_OP_ROPE, SL_OP_ROPE, SL_OP_CACHE_WRITE},
+     .declines = declines},
+    {.name = "rmsnorm+rmsnorm+quantize/cpu",
+     .count = 3,
+     .ops = {SL_OP_RMSNORM, SL_OP_RMSNORM, SL_OP_QUANTIZE},
+     .declines = declines},
+    {.name = "rmsnorm+quantize/cpu",
+     .count = 2,
+     .ops = {SL_OP_RMSNORM, SL_OP_QUANTIZE},
+     .declines = declines},
+    {.name = "activate+quantize/cpu",
+     .count = 2,
+     .ops = {SL_OP_ACTIVATE, SL_OP_QUANTIZE},
+     .declines = declines},
 };
 
 const sl_fusion *const *sl_cpu_fusions(const sl_backend *backend, int32_t *count) {

@@ -183,6 +183,7 @@ typedef struct sl_cuda_op {
     const int32_t *rows;    /* [SL_ROWS_COUNT]: the bucket's, or those of its tail */
     int32_t spans;          /* most spans in a step of the bucket */
     const sl_program *program;
+    const sl_limits *limits;
     const void *prepared;       /* what the kernel's `prepare` made */
     const sl_cuda_fetch *fetch; /* FETCH */
     const struct sl_cuda_facts *facts;

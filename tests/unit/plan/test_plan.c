@@ -212,10 +212,14 @@ static const char *never(const sl_fusion *fusion, const sl_fusion_query *query) 
     return "the three do not fit";
 }
 
-static const sl_fusion ACTIVATED = {
-    "linear+activate+quantize", 3, {SL_OP_LINEAR, SL_OP_ACTIVATE, SL_OP_QUANTIZE}, never};
-static const sl_fusion NORMED = {"rmsnorm+quantize", 2, {SL_OP_RMSNORM, SL_OP_QUANTIZE}, unfit};
-static const sl_fusion ROTATED = {"rope+cache_write", 2, {SL_OP_ROPE, SL_OP_CACHE_WRITE}, NULL};
+static const sl_fusion ACTIVATED = {.name = "linear+activate+quantize",
+                                    .count = 3,
+                                    .ops = {SL_OP_LINEAR, SL_OP_ACTIVATE, SL_OP_QUANTIZE},
+                                    .declines = never};
+static const sl_fusion NORMED = {
+    .name = "rmsnorm+quantize", .count = 2, .ops = {SL_OP_RMSNORM, SL_OP_QUANTIZE}, .declines = unfit};
+static const sl_fusion ROTATED = {
+    .name = "rope+cache_write", .count = 2, .ops = {SL_OP_ROPE, SL_OP_CACHE_WRITE}, .declines = NULL};
 
 static const sl_fusion *const *fake_fusions(const sl_backend *backend, int32_t *count) {
     static const sl_fusion *const list[] = {&ACTIVATED, &NORMED, &ROTATED};
@@ -275,6 +279,61 @@ static void runs_are_fused(void **state) {
         assert_null(plan->deployment.buckets[0].fusions[op]);
     }
     assert_string_equal(reason_for(plan, 11, "rmsnorm+quantize"), "fusion is switched off");
+    sl_plan_destroy(plan);
+    sl_program_free(&p);
+}
+
+/* ---- fusions with a numeric class ---- */
+
+static uint64_t run_scratch(const sl_fusion *fusion, const sl_fusion_query *query) {
+    (void)fusion;
+    return 4096 * (uint64_t)query->rows[SL_ROWS_STEP];
+}
+
+static const sl_fusion CLASSED = {.name = "rmsnorm+quantize",
+                                  .numeric_class = "of its own",
+                                  .count = 2,
+                                  .ops = {SL_OP_RMSNORM, SL_OP_QUANTIZE},
+                                  .workspace = run_scratch};
+
+static const sl_fusion *const *classed_fusions(const sl_backend *backend, int32_t *count) {
+    static const sl_fusion *const list[] = {&CLASSED};
+    (void)backend;
+    *count = 1;
+    return list;
+}
+
+static const sl_backend_functions CLASSED_FUNCTIONS = {
+    .kernels = fake_kernels, .fusions = classed_fusions, .memory_available = fake_available};
+
+static void runs_may_have_a_class(void **state) {
+    (void)state;
+    sl_program p = {0};
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(true, true);
+    backend.base.functions = &CLASSED_FUNCTIONS;
+    sl_plan *plan = make(&p, &backend, NULL);
+    const int32_t last = plan->deployment.bucket_count - 1;
+    const sl_lowered *lowered = &plan->deployment.buckets[last];
+    int32_t run = 0;
+    while (run < lowered->op_count && !lowered->fusions[run]) {
+        run++;
+    }
+    assert_true(run < lowered->op_count);
+    assert_true(lowered->scratch_offsets[run] > 0);
+    assert_true(lowered->scratch_offsets[run] + 4096 * (uint64_t)lowered->rows[SL_ROWS_STEP] <=
+                plan->deployment.pool_bytes[SL_POOL_WORKSPACE]);
+    sl_buffer text = {0};
+    sl_plan_explain(plan, &text);
+    assert_non_null(strstr(text.data, ", its work done by rmsnorm+quantize (of its own)\n"));
+    sl_buffer_free(&text);
+    sl_plan_destroy(plan);
+    backend.base.options.deterministic = true;
+    plan = make(&p, &backend, NULL);
+    for (int32_t op = 0; op < plan->deployment.buckets[0].op_count; op++) {
+        assert_null(plan->deployment.buckets[0].fusions[op]);
+    }
+    assert_string_equal(reason_for(plan, run, "rmsnorm+quantize"), "its bits depend on how steps are cut");
     sl_plan_destroy(plan);
     sl_program_free(&p);
 }
@@ -1247,6 +1306,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kernels_are_chosen),
         cmocka_unit_test(runs_are_fused),
+        cmocka_unit_test(runs_may_have_a_class),
         cmocka_unit_test(reasons_are_kept),
         cmocka_unit_test(copies_are_shared_until_overwritten),
         cmocka_unit_test(an_odd_width_is_not_quantised),

@@ -115,7 +115,8 @@ static SL_CUDA_RUN(run) {
                            split ? splits_of(context->table_width) : 1,
                            1,
                            ratio,
-                           false};
+                           false,
+                           {}};
     const latent_launch_shape shape = {
         group->key_size, group->value_size, rows,
         op->spans,       group->kv_heads,   rows * ratio / op->spans >= WIDE_UNITS};

@@ -20,7 +20,7 @@ enum { BARRIER_EVEN = 3, BARRIER_ODD };
 /* SIZE: columns of keys; VALUES: of values, of a group; what a head lacks is zeros. */
 template <int SIZE, int ALL_VALUES> struct latent_wgmma_shape {
     static constexpr bool WIDE = true; /* both groups have the same units */
-    static constexpr int UNITS = 64, KEYS = SL_PAGE_TOKENS, COLUMNS = SIZE;
+    static constexpr int UNITS = 64, KEYS = SL_PAGE_TOKENS, COLUMNS = SIZE, VALUE_COLUMNS = SIZE;
     static constexpr int VALUES = ALL_VALUES / WGMMA_GROUPS;
     static constexpr int BOXES = SIZE / 64, GROUP_BOXES = VALUES / 64;
     static constexpr int BOX_BYTES = KEYS * 128, TILE_BYTES = BOXES * BOX_BYTES;

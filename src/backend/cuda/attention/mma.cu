@@ -190,8 +190,10 @@ static SL_CUDA_RUN(run) {
                            split ? splits_of(context->table_width) : 1,
                            1,
                            attention->heads / group->kv_heads,
-                           arrangement == SL_CUDA_DECODE_PROMPT};
-    const mma_launch_shape shape = {size_of(group), op->rows[SL_ROWS_STEP], op->spans, group->kv_heads, few};
+                           arrangement == SL_CUDA_DECODE_PROMPT,
+                           {}};
+    const mma_launch_shape shape = {size_of(group), op->rows[SL_ROWS_STEP], op->spans, group->kv_heads, few,
+                                    false};
     const cache_type *type = type_of(context->caches[attention->place.group].type);
     cudaError_t code = arrangement == SL_CUDA_WGMMA_PROMPT || args.beside
                            ? sl_wgmma_prompt_launch(context, &args, &shape, stream)
@@ -234,7 +236,7 @@ static cudaError_t decode(const sl_cuda_context *context, const sl_cuda_op *op, 
                               group->layers,
                               beside};
     const int32_t rows = beside ? op->spans : op->rows[SL_ROWS_STEP];
-    const mma_launch_shape shape = {size_of(group), rows, op->spans, group->kv_heads, true};
+    const mma_launch_shape shape = {size_of(group), rows, op->spans, group->kv_heads, true, false};
     return type_of(context->caches[attention->place.group].type)
         ->decode->launch(context, &args, heads, &shape, stream);
 }

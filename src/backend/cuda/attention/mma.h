@@ -2,7 +2,7 @@
 #ifndef SL_BACKEND_CUDA_ATTENTION_MMA_H
 #define SL_BACKEND_CUDA_ATTENTION_MMA_H
 
-#include "backend/cuda/cuda.h"
+#include "backend/cuda/attention/direct.h"
 
 enum {
     MMA_CHUNK_TILES = 8,
@@ -16,15 +16,17 @@ typedef struct mma_args {
     const float *sinks;
     float *partials; /* [row][head][splits][MMA_PARTIAL_HEAD + value_size]; NULL: a block walks all chunks */
     int32_t splits;
-    int32_t parts; /* blocks that share a unit's chunks, 1 without partials */
-    int32_t ratio; /* query heads per key head */
-    bool beside;   /* wgmma: spans of one row are the next launch's, which begins beside this one */
+    int32_t parts;    /* blocks that share a unit's chunks, 1 without partials */
+    int32_t ratio;    /* query heads per key head */
+    bool beside;      /* wgmma: spans of one row are the next launch's, which begins beside this one */
+    sl_direct direct; /* wgmma, latent: whose rows it has */
 } mma_args;
 
 typedef struct mma_launch_shape {
     int32_t size; /* the larger of key and value size */
     int32_t rows, spans, kv_heads;
-    bool few; /* the arrangement */
+    bool few;    /* the arrangement */
+    bool uneven; /* wgmma: keys to 192 and values to 128 */
 } mma_launch_shape;
 
 /* The kernels of one type of cache, mma_kernel.cuh. */

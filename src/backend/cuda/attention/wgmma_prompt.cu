@@ -8,12 +8,13 @@
  * columns each.
  *
  * Class "wgmma128", after the type: q and p are rounded to the type; keys in tiles of 128 (64 for heads over
- * 128) at multiples of that of their index in the sequence, in rising order. Scores by wgmma over steps of 16
- * columns, then softcap. Per tile m' = max(m, scores), corr = 2^((m - m') c), p = 2^(score c - m' c) with c =
- * scale log2 e (log2 e after a softcap); every lane adds the p of its own columns, those of even and of odd
- * pairs apart; y = y corr + p v over steps of 16 keys. l is added over the four lanes of a row at the end. A
- * sink is one more key with its logarithm as score and without value. What a row does not see changes none of
- * its bits: p = 0, corr = 1.
+ * 128, but for keys to 192 whose values to 128 leave registers) at multiples of that of their index in the
+ * sequence, in rising order. Scores by
+ * wgmma over steps of 16 columns, then softcap. Per tile m' = max(m, scores), corr = 2^((m - m') c), p =
+ * 2^(score c - m' c) with c = scale log2 e (log2 e after a softcap); every lane adds the p of its own
+ * columns, those of even and of odd pairs apart; y = y corr + p v over steps of 16 keys. l is added over the
+ * four lanes of a row at the end. A sink is one more key with its logarithm as score and without value. What
+ * a row does not see changes none of its bits: p = 0, corr = 1.
  *
  * SPLIT is the class "mma64/split512" of mma_kernel.cuh with the same instructions, for heads up to 128:
  * these matrix instructions add as mma does. Tiles of 64 keys, l in one chain, and every 512 keys m, l and y
@@ -199,7 +200,7 @@ static __device__ __forceinline__ void wgmma_do_tiles(const wgmma_part &part, in
         wgmma_fence();
         wgmma_start_scores<TYPE, SIZE, KEYS>(s, view.queries, keys->start + keys->stage * SHAPE::TILE_BYTES);
         wgmma_take(*values);
-        wgmma_start_values<TYPE, VALUES, KEYS>(y, p, values->start + values->stage * SHAPE::TILE_BYTES);
+        wgmma_start_values<TYPE, VALUES, KEYS>(y, p, values->start + values->stage * SHAPE::VALUE_BYTES);
         wgmma_wait<1>();
         wgmma_leave<SHAPE>(keys);
         wgmma_weigh<KEYS, SPLIT>(state, s, view, tile * KEYS, correction);
@@ -213,10 +214,10 @@ static __device__ __forceinline__ void wgmma_do_tiles(const wgmma_part &part, in
     }
     wgmma_take(*values);
     if ((last + 1) * KEYS > run.keys) {
-        wgmma_clear<SHAPE>(values->memory + values->stage * SHAPE::TILE_BYTES, last * KEYS, run.keys);
+        wgmma_clear<SHAPE>(values->memory + values->stage * SHAPE::VALUE_BYTES, last * KEYS, run.keys);
     }
     wgmma_fence();
-    wgmma_start_values<TYPE, VALUES, KEYS>(y, p, values->start + values->stage * SHAPE::TILE_BYTES);
+    wgmma_start_values<TYPE, VALUES, KEYS>(y, p, values->start + values->stage * SHAPE::VALUE_BYTES);
     wgmma_wait<0>();
     wgmma_leave<SHAPE>(values);
 }
@@ -286,12 +287,12 @@ static __device__ __forceinline__ void wgmma_multiply(const sl_cuda_context &con
 }
 #endif
 
-template <int TYPE, int SIZE, bool SPLIT>
+template <int TYPE, int SIZE, bool SPLIT, int VALUE_SIZE>
 static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
     wgmma_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ mma_args args,
                  const __grid_constant__ mma_maps maps) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-    typedef wgmma_shape<SIZE, SPLIT> SHAPE;
+    typedef wgmma_shape<SIZE, SPLIT, VALUE_SIZE> SHAPE;
     sl_wait_for_inputs();
     if (args.beside) {
         sl_let_next_begin();
@@ -332,7 +333,7 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
 
 /* ---- launches ---- */
 
-template <int TYPE, int SIZE, bool SPLIT>
+template <int TYPE, int SIZE, bool SPLIT, int VALUE_SIZE = SIZE>
 static cudaError_t launch(const sl_cuda_context *context, const mma_args *args, const mma_launch_shape *shape,
                           cudaStream_t stream) {
     mma_maps maps;
@@ -341,11 +342,12 @@ static cudaError_t launch(const sl_cuda_context *context, const mma_args *args, 
     if (code != cudaSuccess) {
         return code;
     }
-    typedef wgmma_shape<SIZE, SPLIT> SHAPE;
+    typedef wgmma_shape<SIZE, SPLIT, VALUE_SIZE> SHAPE;
     const int32_t runs = shape->kv_heads * mma_runs(shape->rows, shape->spans, args->ratio, SHAPE::UNITS);
     const sl_launch_shape blocks = {dim3((unsigned)(runs < context->processors ? runs : context->processors)),
                                     dim3(WGMMA_THREADS), (uint32_t)SHAPE::BYTES};
-    return sl_launch(context, stream, blocks, wgmma_kernel<TYPE, SIZE, SPLIT>, *context, *args, maps);
+    return sl_launch(context, stream, blocks, wgmma_kernel<TYPE, SIZE, SPLIT, VALUE_SIZE>, *context, *args,
+                     maps);
 }
 
 #define FOR_SIZE(size, what)                                                                                 \
@@ -369,6 +371,10 @@ cudaError_t sl_wgmma_prompt_launch(const sl_cuda_context *context, const mma_arg
 #define LAUNCH(SIZE)                                                                                         \
     return bf16 ? launch<SL_QTYPE_BF16, SIZE, false>(context, args, shape, stream)                           \
                 : launch<SL_QTYPE_F16, SIZE, false>(context, args, shape, stream)
+    if (shape->uneven) {
+        return bf16 ? launch<SL_QTYPE_BF16, 192, false, 128>(context, args, shape, stream)
+                    : launch<SL_QTYPE_F16, 192, false, 128>(context, args, shape, stream);
+    }
     FOR_SIZE(shape->size, LAUNCH)
 }
 
@@ -388,14 +394,16 @@ cudaError_t sl_wgmma_prompt_launch_split(const sl_cuda_context *context, const m
     FOR_SPLIT_SIZE(shape->size, LAUNCH_SPLIT)
 }
 
-template <int TYPE, int SIZE, bool SPLIT> static cudaError_t prepare(void) {
-    return cudaFuncSetAttribute(wgmma_kernel<TYPE, SIZE, SPLIT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                wgmma_shape<SIZE, SPLIT>::BYTES);
+template <int TYPE, int SIZE, bool SPLIT, int VALUE_SIZE = SIZE> static cudaError_t prepare(void) {
+    return cudaFuncSetAttribute(wgmma_kernel<TYPE, SIZE, SPLIT, VALUE_SIZE>,
+                                cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                wgmma_shape<SIZE, SPLIT, VALUE_SIZE>::BYTES);
 }
 
 cudaError_t sl_wgmma_prompt_prepare(void) {
     static const int32_t sizes[] = {64, 96, 128, 192, 256, 512};
-    cudaError_t code = cudaSuccess;
+    cudaError_t code = prepare<SL_QTYPE_F16, 192, false, 128>();
+    code = code ? code : prepare<SL_QTYPE_BF16, 192, false, 128>();
     for (int i = 0; i < 6 && code == cudaSuccess; i++) {
 #define PREPARE(SIZE)                                                                                        \
     code = prepare<SL_QTYPE_F16, SIZE, false>();                                                             \

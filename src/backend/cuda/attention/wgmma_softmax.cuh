@@ -123,11 +123,11 @@ static __device__ __forceinline__ void wgmma_pack(const float s[KEYS / 8][4], ui
 /* Values behind the span's last one have never been written: they may be anything, and 0 times that too. */
 template <typename SHAPE>
 static __device__ __forceinline__ void wgmma_clear(unsigned char *values, int32_t base, int32_t keys) {
-    constexpr int PIECES = SHAPE::COLUMNS / 8;
+    constexpr int PIECES = SHAPE::VALUE_COLUMNS / 8;
     const int32_t there = keys > base ? keys - base : 0;
     for (int32_t i = there * PIECES + (int32_t)threadIdx.x % 128; i < SHAPE::KEYS * PIECES; i += 128) {
         const int32_t key = i / PIECES, piece = i % PIECES;
-        *(uint4 *)(values + key / SL_PAGE_TOKENS * (SL_PAGE_TOKENS * SHAPE::COLUMNS * 2) +
+        *(uint4 *)(values + key / SL_PAGE_TOKENS * (SL_PAGE_TOKENS * SHAPE::VALUE_COLUMNS * 2) +
                    swizzled(SL_PAGE_TOKENS, key % SL_PAGE_TOKENS, piece)) = make_uint4(0, 0, 0, 0);
     }
     sl_fence_shared();

@@ -21,20 +21,25 @@ enum {
     BARRIER_BOTH = 9
 };
 
-/* WIDE: a lane has no registers for all columns of y; both groups have the same units then, and half of the
- * columns each. VALUES: columns of a group. UNITS: of a run. COLUMNS: of a row in shared memory. STAGES:
- * tiles of keys, and of values, in shared memory. RUNS: that are known at a time; QUERIES: whose queries are
- * there. */
-template <int SIZE, bool SPLIT> struct wgmma_shape {
+/* SIZE: columns of keys, VALUE_SIZE: of values. WIDE: a lane has no registers for all columns of y; both
+ * groups have the same units then, and half of the columns each. VALUES: columns of a group. UNITS: of a run.
+ * COLUMNS, VALUE_COLUMNS: of a row in shared memory. STAGES: tiles of keys, and of values, in shared memory.
+ * RUNS: that are known at a time; QUERIES: whose queries are there. */
+template <int SIZE, bool SPLIT, int VALUE_SIZE = SIZE> struct wgmma_shape {
     static constexpr bool WIDE = SIZE > 256;
-    static constexpr int UNITS = WIDE ? 64 : 64 * WGMMA_GROUPS, VALUES = WIDE ? SIZE / WGMMA_GROUPS : SIZE;
+    static constexpr int UNITS = WIDE ? 64 : 64 * WGMMA_GROUPS,
+                         VALUES = WIDE ? VALUE_SIZE / WGMMA_GROUPS : VALUE_SIZE;
     static constexpr int STAGES = WIDE ? 1 : 2;
-    static constexpr int KEYS = SIZE <= 128 && !SPLIT ? 128 : 64, PAGES = KEYS / SL_PAGE_TOKENS;
+    static constexpr int KEYS = SIZE <= 192 && VALUE_SIZE <= 128 && !SPLIT ? 128 : 64;
+    static constexpr int PAGES = KEYS / SL_PAGE_TOKENS;
     static constexpr int BOXES = (SIZE + 63) / 64, COLUMNS = 64 * BOXES;
+    static constexpr int VALUE_BOXES = (VALUE_SIZE + 63) / 64, VALUE_COLUMNS = 64 * VALUE_BOXES;
     static constexpr int RUNS = 2, QUERIES = SIZE <= 128 ? 2 : 1;
     static constexpr int Q_BYTES = 64 * COLUMNS * 2, TILE_BYTES = KEYS * COLUMNS * 2; /* Q: of 64 units */
+    static constexpr int VALUE_BYTES = KEYS * VALUE_COLUMNS * 2;                      /* a tile of values */
     static constexpr int ALL_Q_BYTES = QUERIES * (UNITS / 64) * Q_BYTES;
-    static constexpr int BYTES = ALL_Q_BYTES + 2 * STAGES * TILE_BYTES + 1024; /* 1024: to align */
+    static constexpr int BYTES =
+        ALL_Q_BYTES + STAGES * (TILE_BYTES + VALUE_BYTES) + 1024; /* 1024: to align */
 };
 
 /* A run, for those who multiply; units is 0 behind the last. */
@@ -79,7 +84,8 @@ static __device__ __forceinline__ wgmma_run wgmma_find(const sl_cuda_context &co
     wgmma_run run = {};
     for (int32_t top = spans; top > 0 && before <= block; top -= SL_WARP) {
         const int32_t s = top - 1 - lane;
-        const int32_t rows = s >= 0 ? context.spans[s].row_count : 0;
+        const bool takes = s >= 0 && sl_direct_takes(&args.direct, &context.spans[s]);
+        const int32_t rows = takes ? context.spans[s].row_count : 0;
         const int32_t units = args.beside && rows == 1 ? 0 : rows * args.ratio;
         const int32_t runs = (units + SHAPE::UNITS - 1) / SHAPE::UNITS;
         int32_t end = runs;
@@ -131,14 +137,15 @@ typedef struct wgmma_tile {
 template <typename SHAPE>
 static __device__ __forceinline__ void wgmma_copy(const wgmma_tile &tile, bool is_key, uint32_t to,
                                                   uint32_t full) {
-    sl_barrier_expect(full, SHAPE::TILE_BYTES);
+    const int boxes = is_key ? SHAPE::BOXES : SHAPE::VALUE_BOXES;
+    sl_barrier_expect(full, is_key ? SHAPE::TILE_BYTES : SHAPE::VALUE_BYTES);
 #pragma unroll
     for (int p = 0; p < SHAPE::PAGES; p++) {
         const int32_t at = tile.first_page + p < tile.last_page ? tile.first_page + p : tile.last_page;
         const int32_t page = tile.table[at] > 0 ? tile.table[at] : 0;
 #pragma unroll
-        for (int box = 0; box < SHAPE::BOXES; box++) {
-            const int place = is_key ? box * SHAPE::PAGES + p : p * SHAPE::BOXES + box;
+        for (int box = 0; box < boxes; box++) {
+            const int place = is_key ? box * SHAPE::PAGES + p : p * boxes + box;
             sl_box_copy(to + (uint32_t)place * 128 * SL_PAGE_TOKENS, tile.map, 64 * box, tile.row,
                         page * tile.layers + tile.layer, full);
         }
@@ -182,7 +189,7 @@ static __device__ __forceinline__ void wgmma_feed(const sl_cuda_context &context
                     tile.first_page = (t - LAG) * SHAPE::PAGES;
                     sl_barrier_wait(sl_shared_address(&shared->empty_values[stage]), phase ^ LAG);
                     tile.map = &maps.values;
-                    wgmma_copy<SHAPE>(tile, false, values + stage * SHAPE::TILE_BYTES,
+                    wgmma_copy<SHAPE>(tile, false, values + stage * SHAPE::VALUE_BYTES,
                                       sl_shared_address(&shared->full_values[stage]));
                 }
                 if (has_keys) {

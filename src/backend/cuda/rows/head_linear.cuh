@@ -2,6 +2,7 @@
 #ifndef SL_BACKEND_CUDA_ROWS_HEAD_LINEAR_CUH
 #define SL_BACKEND_CUDA_ROWS_HEAD_LINEAR_CUH
 
+#include "backend/cuda/attention/direct.h"
 #include "backend/cuda/rows/row_ops.cuh"
 
 typedef struct sl_head_args {
@@ -9,6 +10,7 @@ typedef struct sl_head_args {
     sl_cuda_operand x, y;
     int32_t x_stride, tail;
     int32_t inputs, outputs; /* of a head */
+    sl_direct direct;        /* whose rows; head_linear_tile.cu */
 } sl_head_args;
 
 /* What a block works on. */
@@ -26,7 +28,8 @@ static inline sl_head_args sl_head_args_of(const sl_cuda_op *op) {
             linear->x_stride,
             linear->tail,
             linear->turned ? weight.rows : weight.columns,
-            linear->turned ? weight.columns : weight.rows};
+            linear->turned ? weight.columns : weight.rows,
+            {}};
 }
 
 /* Rows `most` times the block's number along x, of the head along y; count is 0 or less behind the last. */

@@ -97,14 +97,23 @@ static __device__ __forceinline__ void multiply(uint32_t x, uint32_t w, int32_t 
     }
 }
 
+/* Row `r` of the block's; those of other sequences are left to another launch. */
+static __device__ __forceinline__ bool is_taken(const sl_cuda_context &context, const sl_head_args &args,
+                                                const sl_head_rows &rows, int32_t r) {
+    return r < rows.count &&
+           (args.direct.side == SL_DIRECT_ALL ||
+            sl_direct_takes(&args.direct, &context.spans[context.rows[rows.first + r].span]));
+}
+
 /* The warp's rows from `r` on, outputs from `output` on. */
-static __device__ __forceinline__ void store(const sl_head_args &args, const sl_head_rows &rows, int32_t r,
-                                             int32_t output, const float sums[2][WARP_OUTPUTS / 8][4]) {
+static __device__ __forceinline__ void store(const sl_cuda_context &context, const sl_head_args &args,
+                                             const sl_head_rows &rows, int32_t r, int32_t output,
+                                             const float sums[2][WARP_OUTPUTS / 8][4]) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int32_t row = r + 8 * i + lane / 4;
-        if (row >= rows.count) {
+        if (!is_taken(context, args, rows, row)) {
             continue;
         }
         float *y = sl_head_y(args, rows, row);
@@ -136,6 +145,10 @@ static __global__ void __launch_bounds__(THREADS, 2)
     if (rows.count <= 0) {
         return;
     }
+    if (args.direct.side != SL_DIRECT_ALL && /* none of its rows: nothing to do */
+        !__syncthreads_or(is_taken(context, args, rows, (int32_t)threadIdx.x))) {
+        return;
+    }
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP, first = (int32_t)blockIdx.z * OUTPUTS;
     const int32_t r = warp % ROW_WARPS * WARP_ROWS, output = warp / ROW_WARPS * WARP_OUTPUTS;
     const uint32_t x = sl_shared_address(x_rows) + (uint32_t)(r * X_BYTES), w = sl_shared_address(weights);
@@ -147,7 +160,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
         multiply<TURNED>(x, w, output, sums);
         __syncthreads();
     }
-    store(args, rows, r, first + output, sums);
+    store(context, args, rows, r, first + output, sums);
     sl_head_copy_tail(args, rows, THREADS);
 }
 
@@ -172,13 +185,20 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
                : NULL;
 }
 
-static SL_CUDA_RUN(run) {
-    const sl_head_args args = sl_head_args_of(op);
+cudaError_t sl_head_tile_launch(const sl_cuda_context *context, const sl_cuda_op *op, const sl_direct *direct,
+                                cudaStream_t stream) {
+    sl_head_args args = sl_head_args_of(op);
+    args.direct = *direct;
     const sl_launch_shape shape = {dim3(sl_blocks_for(op->rows[args.y.rows], ROWS),
                                         (unsigned)args.weight.experts, sl_blocks_for(args.outputs, OUTPUTS)),
                                    dim3(THREADS), 0};
     return sl_launch(context, stream, shape, HEAD_KERNELS[args.weight.type][op->op->u.head_linear.turned],
                      *context, args);
+}
+
+static SL_CUDA_RUN(run) {
+    const sl_direct all = {};
+    return sl_head_tile_launch(context, op, &all, stream);
 }
 
 /* Both factors are rounded to BF16, by 2^-9 of themselves at most; a product of two outliers may be ten times

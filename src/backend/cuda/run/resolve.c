@@ -138,19 +138,27 @@ static int resolve_scratch(const sl_executor *executor, const sl_lowered *lowere
                            sl_cuda_op *result, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
     const sl_kernel *kernel = &result->kernel->kernel;
-    if (!kernel->workspace) {
+    const sl_fusion *fusion = result->fusion ? &result->fusion->fusion : NULL;
+    const bool of_run = fusion && fusion->workspace;
+    if (!of_run && !kernel->workspace) {
         return SL_OK;
     }
+    const sl_fusion_query run_query = {.program = deployment->program,
+                                       .values = lowered->values,
+                                       .ops = result->op,
+                                       .kernels = &lowered->kernels[index],
+                                       .rows = sl_rows_of_op(lowered, result->op),
+                                       .limits = &deployment->limits};
     const sl_kernel_query query = {.program = deployment->program,
                                    .values = lowered->values,
                                    .op = result->op,
                                    .rows = sl_rows_of_op(lowered, result->op),
                                    .span_rows = sl_span_rows_of_op(lowered, result->op),
                                    .limits = &deployment->limits};
-    if (!sl_range_inside(lowered->scratch_offsets[index], kernel->workspace(kernel, &query),
-                         deployment->pool_bytes[SL_POOL_WORKSPACE])) {
+    const uint64_t bytes = of_run ? fusion->workspace(fusion, &run_query) : kernel->workspace(kernel, &query);
+    if (!sl_range_inside(lowered->scratch_offsets[index], bytes, deployment->pool_bytes[SL_POOL_WORKSPACE])) {
         return sl_fail(error, SL_ERR_INTERNAL, "plan: the scratch of %s lies outside the workspace",
-                       kernel->name);
+                       of_run ? fusion->name : kernel->name);
     }
     result->scratch = executor->pools[SL_POOL_WORKSPACE] + lowered->scratch_offsets[index];
     return SL_OK;
@@ -228,6 +236,7 @@ static int resolve_op(sl_executor *executor, const sl_lowered *lowered, int32_t 
     result->op = op;
     result->kernel = (const sl_cuda_kernel *)(const void *)lowered->kernels[index];
     result->program = executor->deployment->program;
+    result->limits = &executor->deployment->limits;
     result->is_tail = sl_op_is_tail(lowered->values, op);
     result->rows = sl_rows_of_op(lowered, op);
     result->facts = executor->facts;
