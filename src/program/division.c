@@ -664,6 +664,14 @@ static bool may_be_whole(const sl_op *op) {
     return op->kind == SL_OP_RMSNORM || op->kind == SL_OP_ROPE || op->kind == SL_OP_CACHE_WRITE;
 }
 
+bool sl_is_whole_op(const sl_division *division, const sl_op *op) {
+    const role first = role_at(0);
+    heads h;
+    return may_be_whole(op) && heads_of(division->program, op, &first, &h) &&
+           sl_is_whole(division, (sl_operand){op->in[0].value, op->in[0].column + h.column},
+                       (int64_t)(h.count - 1) * h.stride + h.width);
+}
+
 static const char *operand_declines(const sl_division *d, int32_t index, role r) {
     const sl_op *op = &d->program->ops[index];
     const sl_operand at = operand_of(op, &r);

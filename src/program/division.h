@@ -73,6 +73,8 @@ static inline bool sl_divides(const sl_division *division, int32_t value) {
 sl_region sl_region_at(const sl_division *division, int32_t value, int32_t column);
 /* Columns [at.column, + width) are whole with every rank. */
 bool sl_is_whole(const sl_division *division, sl_operand at, int64_t width);
+/* Every rank has all heads that the op works on: it is the whole's op. */
+bool sl_is_whole_op(const sl_division *division, const sl_op *op);
 /* A rank's share of a value that is divided, and of the rows and columns that go with it. */
 sl_share sl_share_of(const sl_division *division, int32_t value, int32_t rank);
 /* Of `total` columns, heads or rows: where the share begins, and how many these are. */

@@ -206,12 +206,6 @@ static bool is_recurrent(const sl_op *op) {
     return op->kind == SL_OP_CONV || op->kind == SL_OP_DELTA_SCAN || op->kind == SL_OP_SSM_SCAN;
 }
 
-/* Of heads that every rank has. */
-static bool is_whole_op(const sharding *s, const sl_op *op) {
-    const bool one = op->kind == SL_OP_RMSNORM || op->kind == SL_OP_ROPE || op->kind == SL_OP_CACHE_WRITE;
-    return one && sl_is_whole(s->division, op->in[0], 1);
-}
-
 static sl_operand written_by(const sl_op *op, int32_t segment) {
     return (sl_operand){op->out[0].value, op->out[0].column + op->u.linear.segments[segment].column};
 }
@@ -246,7 +240,7 @@ static void mark_whole(sharding *s) {
             mark_whole_segments(s, op);
             continue;
         }
-        if (i == s->division->head || (divided && own && !is_whole_op(s, op))) {
+        if (i == s->division->head || (divided && own && !sl_is_whole_op(s->division, op))) {
             continue;
         }
         for (int32_t w = reads(s, op) ? count / 2 : 0; w < count; w++) {
@@ -537,7 +531,7 @@ static void add_op(sharding *s, int32_t index) {
     } else if (op.kind == SL_OP_COMBINE) {
         combine_shares(s, &op);
     } else if (sl_divides(s->division, op.in[0].value)) {
-        if (!is_whole_op(s, from)) {
+        if (!sl_is_whole_op(s->division, from)) {
             divide_heads(s, &op);
         }
         move_operands(s, &op);
