@@ -239,6 +239,7 @@ int main(int argc, char **argv) {
     if (!find_hooks()) {
         return 77;
     }
+    setvbuf(stdout, NULL, _IOLBF, 0);
     signal(SIGALRM, on_alarm);
     sluice_model *model = open_model(ranks.path);
     const sluice_engine_options options = options_of(&ranks);
