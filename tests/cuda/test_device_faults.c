@@ -206,7 +206,7 @@ static void every_call_may_fail(void **state) {
     printf("%llu calls, every %llu: %llu failures reported, %llu absorbed, %llu not reached\n",
            (unsigned long long)calls, (unsigned long long)every, (unsigned long long)reported,
            (unsigned long long)absorbed, (unsigned long long)unreached);
-    assert_true(reported > 0);
+    assert_true(reported + absorbed > 0);
     /* Only calls at the very end may not come: when a cancelled request ends is a matter of threads. */
     assert_true(unreached * every <= calls / 10);
     const life last = live(model, c);
