@@ -366,10 +366,14 @@ typedef struct sl_backend_functions {
     /* Makes the executors of all ranks of a program a group, in the order of the ranks: from then on their
      * ALL_REDUCEs and ALL_GATHERs meet, and a step is submitted to all of them, with equal blocks. All are
      * this backend's, each on a device of its own. Once, before the first step; on failure they can only be
-     * destroyed. They are destroyed when no step is in flight. A profile of one is without the others. Where
-     * a rank does not come, the others fail after a while (SL_ERR_DEVICE). SL_ERR_UNSUPPORTED names devices
-     * that cannot reach each other. NULL: there are no groups. */
+     * destroyed. They are destroyed when no step is in flight, or when they have left. A profile of one is
+     * without the others. Where a rank does not come, the others fail after a while (SL_ERR_DEVICE).
+     * SL_ERR_UNSUPPORTED names devices that cannot reach each other. NULL: there are no groups. */
     int (*join)(sl_executor *const *ranks, int32_t count, sl_error *error);
+    /* Of joined ranks, one of which may have failed: none waits for another any more, what is in flight ends,
+     * its results are nothing, and this returns when no device has anything left to do. Nothing is submitted
+     * then. NULL: submit returns when the step has ended. */
+    void (*leave)(sl_executor *const *ranks, int32_t count);
     /* Of a step that was submitted with masks_later only what comes before its sampling has started. The rest
      * starts with this call, which comes before any other submit and before the wait for the step; the masks
      * are in its block then. Allocates nothing. NULL: no step has masks_later. */

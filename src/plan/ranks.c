@@ -22,6 +22,7 @@ struct sl_rank_group {
     void *blocks[SL_MOST_DEVICES]; /* of the step that was submitted last */
     uint64_t submitted, waited;
     bool lacks_masks;
+    bool joined;            /* and none has left */
     sl_error fault;         /* the ranks are out of step from then on */
     sl_kernel_count *given; /* of all ranks: what the caller got last */
     runner runners[SL_MOST_DEVICES];
@@ -76,10 +77,19 @@ static void *runner_thread(void *argument) {
     return NULL;
 }
 
+/* The others may wait for a rank that has failed: nothing is left under way on any device. */
+static void leave(sl_rank_group *all) {
+    if (all->joined && functions_of(all, 0)->leave) {
+        functions_of(all, 0)->leave(all->parts, all->count);
+    }
+    all->joined = false;
+}
+
 /* An error on one rank is the end for all: the others are a step ahead of it. */
 static int fail_rank(sl_rank_group *all, int32_t rank, const sl_error *why, sl_error *error) {
     sl_fail(&all->fault, SL_ERR_DEVICE, "%s, device %d of %s: %s",
             sl_split_part_name(all->plan->backend, rank), rank + 1, all->plan->backend->name, why->message);
+    leave(all);
     return sl_fail(error, SL_ERR_DEVICE, "%s", all->fault.message);
 }
 
@@ -256,9 +266,11 @@ static int make_counts(sl_rank_group *all, sl_error *error) {
 /* They are the last ranks. */
 static int start_runners(sl_rank_group *all, sl_error *error) {
     const sl_backend *first = backend_of(all, 0);
+    sl_counters counters;
+    sl_ranks_counters(all, &counters);
     /* In submit; or it launches one op after the other, and a device's queue may be full before a step is in
      * it, which is not emptied while the others have not begun. */
-    const bool runs = first->steps_in_flight == 1 || first->options.no_graphs;
+    const bool runs = first->steps_in_flight == 1 || first->options.no_graphs || counters.failed_captures > 0;
     for (int32_t r = 1; runs && r < all->count; r++) {
         runner *own = &all->runners[r];
         *own = (runner){.all = all, .rank = r};
@@ -285,6 +297,7 @@ int sl_ranks_create(const sl_plan *plan, sl_executor *const *parts, sl_rank_grou
     pthread_cond_init(&all->changed, NULL);
     int code = make_counts(all, error);
     code = code ? code : functions_of(all, 0)->join(all->parts, all->count, error);
+    all->joined = code == 0;
     code = code ? code : start_runners(all, error);
     if (code) {
         sl_ranks_destroy(all);
@@ -305,6 +318,7 @@ void sl_ranks_destroy(sl_rank_group *all) {
     for (int32_t r = 1; r <= all->running; r++) {
         pthread_join(all->runners[r].thread, NULL);
     }
+    leave(all);
     pthread_cond_destroy(&all->changed);
     pthread_mutex_destroy(&all->mutex);
     sl_free(all->given);

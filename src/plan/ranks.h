@@ -13,7 +13,7 @@ typedef struct sl_rank_group sl_rank_group;
 
 /* `parts`: [segments], borrowed, like the plan. They become a group. */
 int sl_ranks_create(const sl_plan *plan, sl_executor *const *parts, sl_rank_group **ranks, sl_error *error);
-/* When no step is in flight. */
+/* Steps that are in flight end, as nobody waits for another rank any more. */
 void sl_ranks_destroy(sl_rank_group *ranks);
 
 /* What sl_backend_functions says of them. */

@@ -79,7 +79,7 @@ static int deploy_parts(sl_executor *executor, const sl_progress *progress, sl_e
             sl_program_drop_slices(program);
         }
         if (code) {
-            return code;
+            return sl_fail_prefix(error, sl_split_part_name(plan->backend, s));
         }
         part.before += segment->deployment.pool_bytes[SL_POOL_WEIGHTS];
     }
@@ -422,7 +422,7 @@ static int open_parts(split *self, const char *devices, const sl_backend_options
                 }
                 const int code = sl_backend_open(name, &own, &self->parts[self->count], error);
                 if (code) {
-                    return code;
+                    return sl_fail_prefix(error, name);
                 }
                 self->count++;
             }

@@ -168,7 +168,7 @@ static int make_memory(sl_stages *all, flight *f, uint64_t bytes, sl_error *erro
     if (part != SL_NONE) {
         const int code = functions_of(all, part)->pin(all->parts[part], bytes, &memory, error);
         f->memory = memory;
-        return code;
+        return code ? sl_fail_prefix(error, sl_split_part_name(all->plan->backend, part)) : 0;
     }
     f->memory = sl_alloc((size_t)bytes);
     return f->memory ? 0

@@ -261,7 +261,7 @@ static bool add_bound(sl_division *d, int32_t value, int64_t column) {
     if (!bound) {
         return false;
     }
-    *bound = (sl_region_bound){(int32_t)column, *at};
+    *bound = (sl_region_bound){(int32_t)column, false, *at};
     *at = bound;
     d->bound_count++;
     return true;
@@ -354,7 +354,78 @@ sl_region sl_region_at(const sl_division *division, int32_t value, int32_t colum
     while (bound->next && bound->next->column <= column) {
         bound = bound->next;
     }
-    return (sl_region){bound->column, bound->next ? bound->next->column - bound->column : 0};
+    return (sl_region){bound->column, bound->next ? bound->next->column - bound->column : 0, bound->whole};
+}
+
+bool sl_is_whole(const sl_division *division, sl_operand at, int64_t width) {
+    const sl_region_bound *bound = division->bounds[at.value];
+    bool whole = bound != NULL;
+    for (; bound && bound->next && bound->column < at.column + width; bound = bound->next) {
+        whole &= bound->whole || bound->next->column <= at.column;
+    }
+    return whole;
+}
+
+/* ---- columns that are whole ---- */
+
+static void mark_columns(sl_division *d, int32_t value, int64_t first, int64_t width, bool *changed) {
+    for (sl_region_bound *b = d->bounds[value]; b && b->next; b = b->next) {
+        if (!b->whole && b->column >= first && b->next->column <= first + width) {
+            b->whole = *changed = true;
+        }
+    }
+}
+
+/* What all heads of a block read, since there is one of it. */
+static bool is_for_all(const sl_division *d, const sl_op *op, const role *r) {
+    return op->kind == SL_OP_CACHE_WRITE && !r->output &&
+           d->program->groups[op->u.cache_write.place.group].kv_heads == 1;
+}
+
+/* Where regions of one operand are whole, the same heads of the op's others are. */
+static void spread_whole(sl_division *d, const sl_op *op, bool *changed) {
+    heads h, other;
+    for (int i = 0; i < SL_OP_INPUTS + SL_OP_OUTPUTS; i++) {
+        const role from = role_at(i);
+        const sl_operand a = operand_of(op, &from);
+        for (int k = 0; is_alike(d, op, &from, &h) && k < SL_OP_INPUTS + SL_OP_OUTPUTS; k++) {
+            const role to = role_at(k);
+            const sl_operand b = operand_of(op, &to);
+            const sl_region_bound *bound = k != i && is_alike(d, op, &to, &other) ? d->bounds[a.value] : NULL;
+            for (; bound && bound->next; bound = bound->next) {
+                const int64_t first = (int64_t)bound->column - a.column;
+                const int64_t width = bound->next->column - bound->column;
+                if (bound->whole && first >= 0 && first + width <= (int64_t)h.count * h.stride) {
+                    mark_columns(d, b.value, b.column + first / h.stride * other.stride,
+                                 width / h.stride * other.stride, changed);
+                }
+            }
+        }
+    }
+}
+
+static void find_whole_columns(sl_division *d) {
+    bool changed = false;
+    for (int32_t i = 0; i < d->program->op_count; i++) {
+        const sl_op *op = &d->program->ops[i];
+        for (int k = 0; k < SL_OP_INPUTS + SL_OP_OUTPUTS; k++) {
+            role r = role_at(k);
+            const sl_operand at = operand_of(op, &r);
+            heads h;
+            for (; at.value != SL_NONE && heads_of(d->program, op, &r, &h); r.part++) {
+                if (is_for_all(d, op, &r)) {
+                    mark_columns(d, at.value, (int64_t)at.column + h.column, (int64_t)h.count * h.stride,
+                                 &changed);
+                }
+            }
+        }
+    }
+    while (changed) {
+        changed = false;
+        for (int32_t i = 0; i < d->program->op_count; i++) {
+            spread_whole(d, &d->program->ops[i], &changed);
+        }
+    }
 }
 
 /* ---- shares ---- */
@@ -368,6 +439,18 @@ sl_share sl_share_of(const sl_division *division, int32_t value, int32_t rank) {
         share.count = each + ((r - block->turn + ranks) % ranks < more);
     }
     return share;
+}
+
+int32_t sl_share_columns(const sl_division *division, sl_share share, sl_operand at, int32_t width) {
+    int32_t own = 0;
+    for (int32_t column = at.column, end = at.column + width; column < end;) {
+        const sl_region region = sl_region_at(division, at.value, column);
+        const int32_t left = region.first + region.width - column, most = end - column;
+        const int32_t here = left > 0 && left < most ? left : most;
+        own += region.whole ? here : sl_share_size(share, here);
+        column += here;
+    }
+    return own;
 }
 
 /* Columns that kernels read together, and whose weights are whole blocks. */
@@ -431,11 +514,14 @@ static void take_turns(sl_division *d) {
 
 /* ---- what declines ---- */
 
-/* Each rank must get whole heads of each region. */
+/* Each rank must get whole heads of each region, or all of them. */
 static const char *heads_decline(const sl_division *d, sl_operand at, const heads *h) {
     const int32_t units = block_at(d, at.value)->units, column = at.column + h->column;
     sl_region region = sl_region_at(d, at.value, column);
     int64_t left = (int64_t)h->count * h->stride;
+    if (sl_is_whole(d, (sl_operand){at.value, column}, left - h->stride + h->width)) {
+        return NULL;
+    }
     if (h->stride < 1 || (int64_t)column - region.first + h->width > h->stride) {
         return unknown_heads;
     }
@@ -443,7 +529,7 @@ static const char *heads_decline(const sl_division *d, sl_operand at, const head
         if (region.width < 1 || region.width > left) {
             return unknown_heads;
         }
-        if (region.width % ((int64_t)h->stride * units) != 0) {
+        if (region.width % ((int64_t)h->stride * (region.whole ? 1 : units)) != 0) {
             return uneven;
         }
         left -= region.width;
@@ -467,7 +553,7 @@ static bool have_alike(const sl_division *d, const sl_op *op, const role *a, con
     sl_region left = sl_region_at(d, x.value, x.column), right = sl_region_at(d, y.value, y.column);
     for (int32_t count = of_x.count; count > 0;) {
         const int32_t heads_left = left.width / of_x.stride;
-        if (heads_left < 1 || heads_left != right.width / of_y.stride) {
+        if (heads_left < 1 || heads_left != right.width / of_y.stride || left.whole != right.whole) {
             return false;
         }
         count -= heads_left;
@@ -511,6 +597,9 @@ static const char *reader_declines(const sl_division *d, int32_t index) {
     const int32_t units = block_at(d, op->in[0].value)->units;
     for (int32_t left = weight->columns, column = op->in[0].column; left > 0;) {
         const sl_region region = sl_region_at(d, op->in[0].value, column);
+        if (region.whole) {
+            return "it is read beside what is whole";
+        }
         if ((uint32_t)(region.width / units) % sl_qtype_get(weight->type)->block_elements != 0) {
             return "a rank's columns are no whole blocks of weights";
         }
@@ -570,6 +659,19 @@ static const char *state_declines(const sl_division *d, int32_t index) {
                                                                    : NULL;
 }
 
+/* An op of heads that all are with every rank is the whole's. */
+static bool may_be_whole(const sl_op *op) {
+    return op->kind == SL_OP_RMSNORM || op->kind == SL_OP_ROPE || op->kind == SL_OP_CACHE_WRITE;
+}
+
+bool sl_is_whole_op(const sl_division *division, const sl_op *op) {
+    const role first = role_at(0);
+    heads h;
+    return may_be_whole(op) && heads_of(division->program, op, &first, &h) &&
+           sl_is_whole(division, (sl_operand){op->in[0].value, op->in[0].column + h.column},
+                       (int64_t)(h.count - 1) * h.stride + h.width);
+}
+
 static const char *operand_declines(const sl_division *d, int32_t index, role r) {
     const sl_op *op = &d->program->ops[index];
     const sl_operand at = operand_of(op, &r);
@@ -581,10 +683,15 @@ static const char *operand_declines(const sl_division *d, int32_t index, role r)
     if (!heads_of(d->program, op, &r, &h)) {
         return kind_declines(op);
     }
-    if (op->kind == SL_OP_RMSNORM && op->u.rmsnorm.groups == 1) {
+    const bool whole = sl_is_whole(d, (sl_operand){at.value, at.column + h.column},
+                                   (int64_t)(h.count - 1) * h.stride + h.width);
+    if (op->kind == SL_OP_RMSNORM && op->u.rmsnorm.groups == 1 && !whole) {
         return "a norm goes over all of its columns";
     }
-    if (op->kind == SL_OP_CACHE_WRITE) {
+    if (whole && !may_be_whole(op)) {
+        return "its heads read what every rank has";
+    }
+    if (op->kind == SL_OP_CACHE_WRITE && !whole) {
         reason = group_declines(d, op->u.cache_write.place.group);
     } else if (op->kind == SL_OP_ATTENTION && !shares_key_head(d, op)) {
         reason = group_declines(d, op->u.attention.place.group);
@@ -619,12 +726,12 @@ static bool decline_operands(sl_division *d, int32_t index) {
     return changed;
 }
 
-/* Every region of a value begins between two units of it. */
+/* Every region that is divided has whole numbers of columns in each unit. */
 static bool decline_regions(sl_division *d) {
     bool changed = false;
     for (int32_t v = 0; v < d->program->value_count; v++) {
         for (const sl_region_bound *b = d->bounds[v]; b && sl_divides(d, v); b = b->next) {
-            if (b->column % block_at(d, v)->units != 0) {
+            if (b->next && !b->whole && (b->next->column - b->column) % block_at(d, v)->units != 0) {
                 block_at(d, v)->reason = uneven;
                 changed = true;
             }
@@ -760,6 +867,7 @@ int sl_divide(const sl_program *program, int32_t ranks, sl_division *d) {
     if (!find_bounds(d)) {
         return SL_ERR_NOMEM;
     }
+    find_whole_columns(d);
     for (int32_t i = 0; i < program->op_count; i++) { /* the best reasons first */
         const sl_op_kind kind = program->ops[i].kind;
         if (kind == SL_OP_ATTENTION || kind == SL_OP_CACHE_WRITE || kind == SL_OP_HEAD_LINEAR ||

@@ -2,15 +2,18 @@
  *
  * Values that ops other than LINEARs connect are a block. A block is divided where each of its ops works on
  * heads (or columns) that know nothing of one another, where LINEARs alone write it from outside, and LINEARs
- * alone read it from outside. */
+ * alone read it from outside. Some columns of its values may be whole with every rank: those that all heads
+ * read, as the one key head of queries beside it. */
 #ifndef SL_PROGRAM_DIVISION_H
 #define SL_PROGRAM_DIVISION_H
 
 #include "program/program.h"
 
-/* Columns [first, + width) of a value, of which each rank has its share, in the order of the ranks. */
+/* Columns [first, + width) of a value, of which each rank has its share, in the order of the ranks, or all.
+ */
 typedef struct sl_region {
     int32_t first, width;
+    bool whole;
 } sl_region;
 
 /* Of `of` units, into which whatever is divided divides, a rank has [first, + count). */
@@ -21,6 +24,7 @@ typedef struct sl_share {
 /* Where a region begins, or the value ends. */
 typedef struct sl_region_bound {
     int32_t column;
+    bool whole; /* what begins here: each rank has all of it */
     struct sl_region_bound *next;
 } sl_region_bound;
 
@@ -67,6 +71,10 @@ static inline bool sl_divides(const sl_division *division, int32_t value) {
     return value != SL_NONE && !sl_block_of(division, value)->reason;
 }
 sl_region sl_region_at(const sl_division *division, int32_t value, int32_t column);
+/* Columns [at.column, + width) are whole with every rank. */
+bool sl_is_whole(const sl_division *division, sl_operand at, int64_t width);
+/* Every rank has all heads that the op works on: it is the whole's op. */
+bool sl_is_whole_op(const sl_division *division, const sl_op *op);
 /* A rank's share of a value that is divided, and of the rows and columns that go with it. */
 sl_share sl_share_of(const sl_division *division, int32_t value, int32_t rank);
 /* Of `total` columns, heads or rows: where the share begins, and how many these are. */
@@ -76,5 +84,7 @@ static inline int32_t sl_share_begin(sl_share share, int32_t total) {
 static inline int32_t sl_share_size(sl_share share, int32_t total) {
     return total / share.of * share.count;
 }
+/* Of columns [at.column, + width) of a value, which begin and end where regions do, or between two heads. */
+int32_t sl_share_columns(const sl_division *division, sl_share share, sl_operand at, int32_t width);
 
 #endif

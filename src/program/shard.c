@@ -206,6 +206,27 @@ static bool is_recurrent(const sl_op *op) {
     return op->kind == SL_OP_CONV || op->kind == SL_OP_DELTA_SCAN || op->kind == SL_OP_SSM_SCAN;
 }
 
+static sl_operand written_by(const sl_op *op, int32_t segment) {
+    return (sl_operand){op->out[0].value, op->out[0].column + op->u.linear.segments[segment].column};
+}
+
+static bool is_whole_segment(const sharding *s, const sl_op *op, int32_t segment) {
+    const int32_t rows = s->program->weights[op->u.linear.segments[segment].weight].rows;
+    return sl_is_whole(s->division, written_by(op, segment), rows);
+}
+
+static void mark_whole_segments(sharding *s, const sl_op *op) {
+    for (int32_t k = 0; k < op->u.linear.segment_count; k++) {
+        const sl_linear_segment *segment = &op->u.linear.segments[k];
+        if (is_whole_segment(s, op, k)) {
+            s->whole[segment->weight] = true;
+            if (segment->bias != SL_NONE) {
+                s->whole[segment->bias] = true;
+            }
+        }
+    }
+}
+
 /* Weights that an op of the part has as they are in the whole. */
 static void mark_whole(sharding *s) {
     for (int32_t i = 0; i < s->program->op_count; i++) {
@@ -215,7 +236,11 @@ static void mark_whole(sharding *s) {
         const bool divided = sl_divides(s->division, op->in[0].value);
         const bool own = (op->kind == SL_OP_RMSNORM && op->u.rmsnorm.own_weights) ||
                          op->kind == SL_OP_ATTENTION || op->kind == SL_OP_HEAD_LINEAR || is_recurrent(op);
-        if (writes(s, op) || i == s->division->head || (divided && own)) {
+        if (writes(s, op)) {
+            mark_whole_segments(s, op);
+            continue;
+        }
+        if (i == s->division->head || (divided && own && !sl_is_whole_op(s->division, op))) {
             continue;
         }
         for (int32_t w = reads(s, op) ? count / 2 : 0; w < count; w++) {
@@ -233,8 +258,16 @@ static sl_share share_of(const sharding *s, int32_t value) {
 static void move_operand(const sharding *s, sl_operand *at) {
     if (sl_divides(s->division, at->value)) {
         const sl_region region = sl_region_at(s->division, at->value, at->column);
-        at->column = sl_share_size(share_of(s, at->value), region.first) + (at->column - region.first);
+        const sl_operand begin = {at->value, 0};
+        at->column = sl_share_columns(s->division, share_of(s, at->value), begin, region.first) +
+                     (at->column - region.first);
     }
+}
+
+static sl_range own_range(sl_share share, int32_t first, sl_region region) {
+    return region.whole
+               ? (sl_range){first, region.width}
+               : (sl_range){first + sl_share_begin(share, region.width), sl_share_size(share, region.width)};
 }
 
 /* Of columns [column, + width) of a value, which are whole regions, a rank's, counted from the first of them
@@ -247,9 +280,9 @@ static sl_ranges ranges_of(sharding *s, sl_operand at, int32_t width) {
     }
     sl_range *list = add_ranges(s, count);
     for (int32_t i = 0, column = 0; list && i < count; i++) {
-        const int32_t region = sl_region_at(s->division, at.value, at.column + column).width;
-        list[i] = (sl_range){column + sl_share_begin(share, region), sl_share_size(share, region)};
-        column += region;
+        const sl_region region = sl_region_at(s->division, at.value, at.column + column);
+        list[i] = own_range(share, column, region);
+        column += region.width;
     }
     return (sl_ranges){list, count};
 }
@@ -259,9 +292,9 @@ static int32_t unit_of(const sharding *s, sl_operand at, int32_t width) {
     const int32_t units = share_of(s, at.value).of;
     int32_t unit = 0;
     for (int32_t column = 0; column < width;) {
-        const int32_t region = sl_region_at(s->division, at.value, at.column + column).width;
-        unit = sl_common_divisor(unit, region / units);
-        column += region;
+        const sl_region region = sl_region_at(s->division, at.value, at.column + column);
+        unit = sl_common_divisor(unit, region.width / (region.whole ? 1 : units));
+        column += region.width;
     }
     return unit;
 }
@@ -282,10 +315,11 @@ static void write_regions(sharding *s, const sl_linear_segment *segment, sl_oper
     const int32_t rows = s->program->weights[segment->weight].rows;
     for (int32_t row = 0; row < rows && !s->failed;) {
         const sl_operand begin = {at.value, at.column + row};
-        const int32_t width = sl_region_at(s->division, at.value, begin.column).width;
-        const sl_ranges own = one_range(s, row + sl_share_begin(share, width), sl_share_size(share, width));
-        linear->segments[linear->segment_count++] = write_piece(s, segment, begin, width, own);
-        row += width;
+        const sl_region region = sl_region_at(s->division, at.value, begin.column);
+        const sl_range range = own_range(share, row, region);
+        const sl_ranges own = one_range(s, range.first, range.count);
+        linear->segments[linear->segment_count++] = write_piece(s, segment, begin, region.width, own);
+        row += region.width;
     }
 }
 
@@ -296,14 +330,18 @@ static void write_rows(sharding *s, const sl_op *from, sl_op *op) {
     int32_t first = INT32_MAX, pieces = 0;
     for (int32_t k = 0; k < from->u.linear.segment_count; k++) {
         const sl_linear_segment *segment = &from->u.linear.segments[k];
-        const sl_operand at = {from->out[0].value, from->out[0].column + segment->column};
-        pieces += ranges_of(s, at, s->program->weights[segment->weight].rows).count;
+        const int32_t rows = s->program->weights[segment->weight].rows;
+        pieces += is_whole_segment(s, from, k) ? 1 : ranges_of(s, written_by(from, k), rows).count;
     }
     linear->segment_count = 0;
     for (int32_t k = 0; k < from->u.linear.segment_count; k++) {
         const sl_linear_segment *segment = &from->u.linear.segments[k];
-        const sl_operand at = {from->out[0].value, from->out[0].column + segment->column};
-        if (pieces <= SL_LINEAR_SEGMENTS) {
+        sl_operand at = written_by(from, k);
+        if (is_whole_segment(s, from, k)) {
+            move_operand(s, &at);
+            linear->segments[linear->segment_count++] =
+                (sl_linear_segment){segment->weight, segment->bias, at.column};
+        } else if (pieces <= SL_LINEAR_SEGMENTS) {
             write_regions(s, segment, at, linear);
         } else {
             const int32_t width = s->program->weights[segment->weight].rows;
@@ -341,11 +379,24 @@ static void divide_head(sharding *s, sl_op *op) {
     op->out[0].value = s->logits;
 }
 
+/* Of heads of which some may be whole. A stride that is none is that of a head alone. */
+static int32_t own_heads(const sharding *s, sl_operand at, int32_t heads, int32_t stride) {
+    const sl_share share = share_of(s, at.value);
+    int32_t own = 0;
+    for (int32_t h = 0; h < heads;) {
+        const sl_region region = sl_region_at(s->division, at.value, at.column + h * stride);
+        const int32_t here = stride > 0 && region.width >= stride ? region.width / stride : heads;
+        own += region.whole ? here : sl_share_size(share, here);
+        h += here;
+    }
+    return own;
+}
+
 static void divide_norm(sharding *s, sl_op *op) {
     sl_op_rmsnorm *norm = &op->u.rmsnorm;
     const sl_share share = share_of(s, op->in[0].value);
     const int32_t groups = norm->groups;
-    norm->groups = sl_share_size(share, groups);
+    norm->groups = own_heads(s, op->in[0], groups, groups == 1 ? norm->width : norm->stride);
     if (!norm->own_weights) {
         return;
     }
@@ -390,7 +441,7 @@ static void divide_heads(sharding *s, sl_op *op) {
         divide_norm(s, op);
         break;
     case SL_OP_ROPE:
-        op->u.rope.heads = sl_share_size(share, op->u.rope.heads);
+        op->u.rope.heads = own_heads(s, op->in[0], op->u.rope.heads, op->u.rope.stride);
         break;
     case SL_OP_ATTENTION: {
         sl_op_attention *attention = &op->u.attention;
@@ -420,6 +471,9 @@ static void divide_heads(sharding *s, sl_op *op) {
     default: /* a CACHE_WRITE's are the group's */
         break;
     }
+}
+
+static void move_operands(const sharding *s, sl_op *op) {
     for (int i = 0; i < SL_OP_INPUTS; i++) {
         move_operand(s, &op->in[i]);
     }
@@ -477,7 +531,10 @@ static void add_op(sharding *s, int32_t index) {
     } else if (op.kind == SL_OP_COMBINE) {
         combine_shares(s, &op);
     } else if (sl_divides(s->division, op.in[0].value)) {
-        divide_heads(s, &op);
+        if (!sl_is_whole_op(s->division, from)) {
+            divide_heads(s, &op);
+        }
+        move_operands(s, &op);
     }
     sl_op *to = s->failed ? NULL : sl_program_op(s->part, op.kind, op.layer);
     if (!to) {
@@ -511,7 +568,8 @@ static void copy_values(sharding *s) {
     for (int32_t v = 0; v < program->value_count; v++) {
         sl_value value = program->values[v];
         if (sl_divides(s->division, v)) {
-            value.width = sl_share_size(share_of(s, v), value.width);
+            const sl_operand all = {v, 0};
+            value.width = sl_share_columns(s->division, share_of(s, v), all, value.width);
         }
         sl_program_typed_value(s->part, &value);
     }

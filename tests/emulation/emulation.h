@@ -110,6 +110,10 @@ void emu_cluster_wait(void);
 /* griddepcontrol.launch_dependents. */
 void emu_let_next_begin(void);
 
+/* The devices' clock, in nanoseconds: where all wait for somebody who does not come, it hurries. runtime.cc
+ */
+uint64_t emu_time(void);
+
 /* ---- memory ---- */
 
 /* The 32-bit window of shared memory. Bits 24 and above: 1 + rank of the block in its cluster; below: the

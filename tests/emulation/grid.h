@@ -17,7 +17,16 @@ typedef struct emu_launch {
     bool is_dependent; /* programmatic dependent launch: threads have to wait for what they read */
 } emu_launch;
 
-/* Runs all of the grid. False: it failed, and the report is on standard error. */
+/* A grid under way; `launch` must live on. Several may be, of which one runs at a time. */
+emu_grid *emu_start_grid(const emu_launch *launch);
+/* Runs it until it has ended or failed, which frees it, or, if `briefly`, until its threads do nothing but
+ * look at memory for a while. Where it failed the report is on standard error. */
+enum emu_outcome { EMU_ENDED, EMU_FAILED, EMU_WAITS };
+emu_outcome emu_go_on(emu_grid *grid, bool briefly);
+void emu_give_up_grid(emu_grid *grid);
+/* A count of what its threads did that was more than looking. */
+uint64_t emu_progress(const emu_grid *grid);
+/* All of it at once. False: it failed. */
 bool emu_run_grid(const emu_launch *launch);
 /* How many blocks the GPU holds at once. Registers and static shared memory are not counted. */
 uint32_t emu_most_resident(const emu_launch *launch);

@@ -1,7 +1,6 @@
 /* Carries out asm statements. */
 #include "ptx.h"
 
-#include <ctime>
 #include <memory>
 #include <unordered_map>
 
@@ -97,10 +96,7 @@ uint64_t ptx_special_value(int special) {
         return 0xffffffffu & ~(((uint64_t)2 << lane) - 1);
     case PTX_LANEMASK_GE:
         return 0xffffffffu & ~(((uint64_t)1 << lane) - 1);
-    default: { /* clocks: nanoseconds */
-        timespec now;
-        clock_gettime(CLOCK_MONOTONIC, &now);
-        return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-    }
+    default: /* clocks */
+        return emu_time();
     }
 }

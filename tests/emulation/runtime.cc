@@ -3,21 +3,39 @@
  * waits for an event of another is beside it, and belongs to its capture. What it is given it does at once,
  * or as late as it may: when somebody waits for it. These take turns, a few things each.
  *
+ * A kernel that only looks at memory waits for one of another stream. Its stream keeps what else it is given,
+ * and goes on when somebody waits for it: then all streams with work take turns.
+ *
  * There are two devices alike, with one memory: what belongs to one of them are streams, events, attributes
- * of kernels, and who may reach whose memory, which no kernel is kept to. */
+ * of kernels, what broke, and who may reach whose memory, which no kernel is kept to. */
 #include "grid.h"
 #include "memory.h"
 
+#include <algorithm>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unordered_map>
 #include <vector>
 
-typedef std::vector<std::function<cudaError_t()>> work_list;
+struct kept_launch {
+    emu_launch launch;
+    ~kept_launch() {
+        launch.release(launch.arguments);
+    }
+};
+
+/* A launch, or anything else. */
+struct work_item {
+    std::shared_ptr<kept_launch> launch;
+    std::function<cudaError_t()> run;
+};
+typedef std::vector<work_item> work_list;
 
 struct CUgraph_st {
     work_list work;
@@ -28,15 +46,21 @@ struct CUgraphExec_st {
 };
 struct CUstream_st {
     int device;
+    std::deque<work_item> queue; /* behind a kernel that waits, and that one itself */
+    emu_grid *grid;              /* of the first in the queue */
     CUgraph_st *capture;
     bool spoilt; /* something failed while it was capturing */
     bool is_beside;
     work_list given;         /* when it is beside another */
     size_t done, waited_for; /* of what was given */
 };
+struct event_record {
+    double seconds;
+    uint64_t asked, reached; /* how often */
+};
 struct CUevent_st {
     int device;
-    double seconds;
+    std::shared_ptr<event_record> record;
     CUstream_st *stream; /* that recorded it */
     CUgraph_st *capture; /* in which it did */
     size_t position;     /* of what was given to that stream */
@@ -44,14 +68,16 @@ struct CUevent_st {
 
 namespace {
 
-std::recursive_mutex lock; /* one kernel, and one change of what is below, at a time */
-cudaError_t broken;        /* a kernel failed: as on a GPU, nothing works any more */
+std::recursive_mutex lock;       /* one kernel, and one change of what is below, at a time */
+cudaError_t broken[EMU_DEVICES]; /* a kernel failed there: as on a GPU, nothing works any more */
 thread_local cudaError_t last_error;
 thread_local CUstream_st *capturing;
 thread_local int current;                                          /* device */
 std::unordered_map<const void *, int> dynamic_limits[EMU_DEVICES]; /* by kernel */
 bool reaches[EMU_DEVICES][EMU_DEVICES];
 CUstream_st null_stream;
+std::vector<CUstream_st *> waiting; /* streams whose queue is not empty */
+uint64_t hurried;                   /* nanoseconds */
 
 cudaError_t result(cudaError_t code) {
     if (code != cudaSuccess) {
@@ -66,7 +92,7 @@ cudaError_t before_call(bool may_capture) {
         capturing->spoilt = true;
         return cudaErrorStreamCaptureUnsupported;
     }
-    return broken;
+    return broken[current];
 }
 
 #define CALL(may_capture)                                                                                    \
@@ -75,17 +101,112 @@ cudaError_t before_call(bool may_capture) {
         return result(code);                                                                                 \
     }
 
+/* ---- queues ---- */
+
+/* As on a GPU whose context is lost. */
+void lose(int device, cudaError_t code) {
+    broken[device] = code;
+    for (CUstream_st *stream : waiting) {
+        if (stream->device == device) {
+            if (stream->grid) {
+                emu_give_up_grid(stream->grid);
+            }
+            stream->grid = NULL;
+            stream->queue.clear();
+        }
+    }
+}
+
+/* False: it waits for somebody. Else *code is how it ended. */
+bool go_on(const work_item &item, emu_grid **grid, int device, bool briefly, cudaError_t *code) {
+    if (!item.launch) {
+        *code = item.run();
+        return true;
+    }
+    *code = broken[device];
+    if (*code != cudaSuccess) {
+        return true;
+    }
+    *grid = *grid ? *grid : emu_start_grid(&item.launch->launch);
+    const emu_outcome outcome = emu_go_on(*grid, briefly);
+    if (outcome == EMU_WAITS) {
+        return false;
+    }
+    *grid = NULL;
+    if (outcome == EMU_FAILED) {
+        lose(device, cudaErrorLaunchFailure);
+        *code = cudaErrorLaunchFailure;
+    }
+    return true;
+}
+
+/* Until the queue is empty or waits; *moved: whether it came any further. */
+cudaError_t drive(CUstream_st *stream, bool *moved) {
+    cudaError_t code = cudaSuccess;
+    while (!stream->queue.empty() && code == cudaSuccess) {
+        const work_item item = stream->queue.front();
+        const uint64_t before = stream->grid ? emu_progress(stream->grid) : 0;
+        if (!go_on(item, &stream->grid, stream->device, true, &code)) {
+            *moved |= emu_progress(stream->grid) != before;
+            break;
+        }
+        *moved = true;
+        if (!stream->queue.empty()) { /* of a device that is lost it is */
+            stream->queue.pop_front();
+        }
+    }
+    if (stream->queue.empty()) {
+        waiting.erase(std::remove(waiting.begin(), waiting.end(), stream), waiting.end());
+    }
+    return code;
+}
+
+/* All streams take turns until `is_done`. What fails on the way breaks its device. */
+template <typename FUNCTION> void take_turns(FUNCTION is_done) {
+    enum : uint64_t { HURRY = 1000000 };
+    while (!is_done()) {
+        bool moved = false;
+        const std::vector<CUstream_st *> all = waiting;
+        for (CUstream_st *stream : all) {
+            const cudaError_t code = drive(stream, &moved);
+            if (code != cudaSuccess && broken[stream->device] == cudaSuccess) {
+                lose(stream->device, code);
+            }
+        }
+        waiting.erase(std::remove_if(waiting.begin(), waiting.end(),
+                                     [](const CUstream_st *stream) { return stream->queue.empty(); }),
+                      waiting.end());
+        if (!moved) { /* another thread of the host may bring it */
+            hurried += HURRY;
+            lock.unlock();
+            sched_yield();
+            lock.lock();
+        }
+    }
+}
+
+void wait_for(CUstream_st *stream) {
+    take_turns([stream] { return stream->queue.empty(); });
+}
+
+cudaError_t do_now(CUstream_st *stream, const work_item &item) {
+    emu_grid *grid = NULL;
+    cudaError_t code = cudaSuccess;
+    go_on(item, &grid, stream->device, false, &code);
+    return code;
+}
+
 enum { BESIDE_TURN = 3 };
 
 /* The first `count` things that were given to a stream beside another. */
 cudaError_t work_off(CUstream_st *stream, size_t count) {
     cudaError_t code = cudaSuccess;
     while (stream->done < count && code == cudaSuccess) {
-        std::function<cudaError_t()> &work = stream->given[stream->done++];
+        const work_item &item = stream->given[stream->done++];
         if (stream->capture) {
-            stream->capture->work.push_back(work);
+            stream->capture->work.push_back(item);
         } else {
-            code = work();
+            code = do_now(stream, item);
         }
     }
     return result(code);
@@ -98,38 +219,40 @@ void leave(CUstream_st *stream) {
     stream->done = stream->waited_for = 0;
 }
 
-cudaError_t submit(cudaStream_t stream, std::function<cudaError_t()> work) {
+cudaError_t submit(cudaStream_t stream, const work_list &work) {
     CUstream_st *s = stream ? stream : &null_stream;
     if (s->is_beside) {
-        s->given.push_back(std::move(work));
+        s->given.insert(s->given.end(), work.begin(), work.end());
         const bool is_early = s->given.size() / BESIDE_TURN % 2;
         return is_early ? work_off(s, s->given.size()) : cudaSuccess;
     }
     if (s->capture) {
-        s->capture->work.push_back(std::move(work));
+        s->capture->work.insert(s->capture->work.end(), work.begin(), work.end());
         return cudaSuccess;
     }
-    return result(work());
+    const bool is_free = s->queue.empty();
+    bool moved = false;
+    s->queue.insert(s->queue.end(), work.begin(), work.end());
+    if (!is_free || work.empty()) {
+        return cudaSuccess;
+    }
+    const cudaError_t code = drive(s, &moved);
+    if (code != cudaSuccess) {
+        s->queue.clear();
+    } else if (!s->queue.empty()) {
+        waiting.push_back(s);
+    }
+    return result(code);
+}
+
+cudaError_t submit(cudaStream_t stream, std::function<cudaError_t()> work) {
+    return submit(stream, work_list{{nullptr, std::move(work)}});
 }
 
 double now(void) {
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-}
-
-struct kept_launch {
-    emu_launch launch;
-    ~kept_launch() {
-        launch.release(launch.arguments);
-    }
-};
-
-cudaError_t run(const emu_launch *launch) {
-    if (broken == cudaSuccess && !emu_run_grid(launch)) {
-        broken = cudaErrorLaunchFailure;
-    }
-    return broken;
 }
 
 bool in_range(dim3 d, uint32_t x, uint32_t y, uint32_t z) {
@@ -189,7 +312,7 @@ cudaError_t emu_launch_configured(const cudaLaunchConfig_t *config, emu_launch *
     launch->stream = config->stream;
     const auto kept = std::make_shared<kept_launch>();
     kept->launch = *launch;
-    cudaError_t code = broken;
+    cudaError_t code = broken[current];
     if (code == cudaSuccess && config->stream && config->stream->device != current) {
         code = cudaErrorInvalidResourceHandle;
     }
@@ -205,7 +328,11 @@ cudaError_t emu_launch_configured(const cudaLaunchConfig_t *config, emu_launch *
     if (code != cudaSuccess) {
         return result(code);
     }
-    return submit(config->stream, [kept] { return run(&kept->launch); });
+    return submit(config->stream, work_list{{kept, nullptr}});
+}
+
+uint64_t emu_time(void) {
+    return (uint64_t)(now() * 1e9) + hurried;
 }
 
 extern "C" {
@@ -306,25 +433,33 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 
 /* Here it forgets the failure and leaves allocations alone. */
 cudaError_t cudaDeviceReset(void) {
-    broken = last_error = cudaSuccess;
+    broken[current] = last_error = cudaSuccess;
     return cudaSuccess;
+}
+
+static void wait_for_device(int device) {
+    take_turns([device] {
+        return std::none_of(waiting.begin(), waiting.end(),
+                            [device](const CUstream_st *stream) { return stream->device == device; });
+    });
 }
 
 cudaError_t cudaDeviceSynchronize(void) {
     CALL(false)
-    return cudaSuccess;
+    wait_for_device(current);
+    return result(broken[current]);
 }
 
 /* ---- errors ---- */
 
 cudaError_t cudaGetLastError(void) {
-    const cudaError_t code = broken != cudaSuccess ? broken : last_error;
+    const cudaError_t code = broken[current] != cudaSuccess ? broken[current] : last_error;
     last_error = cudaSuccess;
     return code;
 }
 
 cudaError_t cudaPeekAtLastError(void) {
-    return broken != cudaSuccess ? broken : last_error;
+    return broken[current] != cudaSuccess ? broken[current] : last_error;
 }
 
 #define ERRORS(X)                                                                                            \
@@ -334,10 +469,12 @@ cudaError_t cudaPeekAtLastError(void) {
     X(cudaErrorInvalidConfiguration)                                                                         \
     X(cudaErrorInvalidDevice)                                                                                \
     X(cudaErrorLaunchFailure)                                                                                \
-    X(cudaErrorNotSupported) X(cudaErrorInvalidResourceHandle) X(cudaErrorStreamCaptureUnsupported)          \
+    X(cudaErrorNotSupported)                                                                                 \
+    X(cudaErrorInvalidResourceHandle) X(cudaErrorStreamCaptureUnsupported)                                   \
         X(cudaErrorStreamCaptureInvalidated) X(cudaErrorStreamCaptureIsolation)                              \
-            X(cudaErrorStreamCaptureUnjoined) X(cudaErrorIllegalState) X(cudaErrorCooperativeLaunchTooLarge) \
-                X(cudaErrorSymbolNotFound) X(cudaErrorUnknown) X(cudaErrorPeerAccessAlreadyEnabled)
+            X(cudaErrorStreamCaptureUnjoined) X(cudaErrorNotReady) X(cudaErrorIllegalState)                  \
+                X(cudaErrorCooperativeLaunchTooLarge) X(cudaErrorSymbolNotFound) X(cudaErrorUnknown)         \
+                    X(cudaErrorPeerAccessAlreadyEnabled)
 
 const char *cudaGetErrorName(cudaError_t code) {
     switch (code) {
@@ -365,6 +502,7 @@ static cudaError_t allocate(void **memory, size_t bytes, emu_memory_kind kind) {
 
 static cudaError_t release(void *memory, emu_memory_kind kind) {
     CALL(false)
+    wait_for_device(current);
     return result(!memory || emu_release(memory, kind) ? cudaSuccess : cudaErrorInvalidValue);
 }
 
@@ -454,7 +592,7 @@ cudaError_t cudaMemset(void *memory, int value, size_t bytes) {
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned int) {
     CALL(false)
-    *stream = new CUstream_st();
+    *stream = new CUstream_st{};
     (*stream)->device = current;
     return cudaSuccess;
 }
@@ -464,6 +602,8 @@ cudaError_t cudaStreamCreate(cudaStream_t *stream) {
 }
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+    const std::lock_guard<std::recursive_mutex> guard(lock);
+    wait_for(stream);
     delete stream;
     return cudaSuccess;
 }
@@ -475,12 +615,19 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
         leave(stream);
         return code;
     }
-    return cudaSuccess;
+    wait_for(stream ? stream : &null_stream);
+    return result(broken[stream ? stream->device : current]);
 }
 
-cudaError_t cudaStreamQuery(cudaStream_t) {
+cudaError_t cudaStreamQuery(cudaStream_t stream) {
     CALL(false)
-    return cudaSuccess;
+    return (stream ? stream : &null_stream)->queue.empty() ? cudaSuccess : cudaErrorNotReady;
+}
+
+/* One that was recorded by a graph is never reached by number; nobody asks for such. */
+static bool is_reached(const CUevent_st *event) {
+    const bool has_work = event->stream && !event->stream->queue.empty();
+    return !has_work || event->record->reached == event->record->asked;
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned int) {
@@ -488,6 +635,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     CUstream_st *other = event->stream;
     if (!other || other == stream) {
         return cudaSuccess;
+    }
+    if (!event->capture) {
+        take_turns([event] { return is_reached(event); });
     }
     if (other->is_beside) {
         if (stream->capture != event->capture) {
@@ -503,6 +653,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
         }
         work_off(stream, stream->given.size());
         leave(stream);
+        wait_for(stream);
         stream->capture = event->capture;
         stream->capture->beside.push_back(stream);
     }
@@ -514,6 +665,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned int) {
     CALL(true)
     *event = new CUevent_st();
     (*event)->device = current;
+    (*event)->record = std::make_shared<event_record>();
     return cudaSuccess;
 }
 
@@ -531,8 +683,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     if (event->device != (stream ? stream->device : current)) {
         return result(cudaErrorInvalidResourceHandle);
     }
-    const cudaError_t code = submit(stream, [event] {
-        event->seconds = now();
+    const std::shared_ptr<event_record> record = event->record;
+    const uint64_t number = ++record->asked;
+    const cudaError_t code = submit(stream, [record, number] {
+        record->seconds = now();
+        record->reached = number;
         return cudaSuccess;
     });
     event->stream = stream;
@@ -541,19 +696,20 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     return code;
 }
 
-cudaError_t cudaEventSynchronize(cudaEvent_t) {
+cudaError_t cudaEventSynchronize(cudaEvent_t event) {
     CALL(false)
-    return cudaSuccess;
+    take_turns([event] { return is_reached(event); });
+    return result(broken[event->device]);
 }
 
-cudaError_t cudaEventQuery(cudaEvent_t) {
+cudaError_t cudaEventQuery(cudaEvent_t event) {
     CALL(false)
-    return cudaSuccess;
+    return is_reached(event) ? cudaSuccess : cudaErrorNotReady;
 }
 
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t start, cudaEvent_t end) {
     CALL(true)
-    *milliseconds = (float)((end->seconds - start->seconds) * 1e3);
+    *milliseconds = (float)((end->record->seconds - start->record->seconds) * 1e3);
     return cudaSuccess;
 }
 
@@ -605,13 +761,7 @@ cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) {
 
 cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t stream) {
     CALL(false)
-    return submit(stream, [executable] {
-        cudaError_t code = cudaSuccess;
-        for (size_t i = 0; i < executable->work.size() && code == cudaSuccess; i++) {
-            code = executable->work[i]();
-        }
-        return code;
-    });
+    return submit(stream, executable->work);
 }
 
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {

@@ -81,7 +81,9 @@ struct block_state {
     cluster_state *cluster = nullptr;
 };
 
-struct grid_state {
+} // namespace
+
+struct emu_grid {
     const emu_launch *launch;
     void *context; /* the scheduler's own */
     std::deque<fiber *> ready, paused;
@@ -95,10 +97,13 @@ struct grid_state {
     uint64_t blocks_waiting; /* that waited for the kernels before */
     bool first_waits;
     bool lets_early; /* a thread lets the next launch begin that has not waited itself */
+    uint64_t last_progress, idle, idle_now; /* rounds since, in all and since it goes on */
     bool failed, told;
 };
 
-grid_state *grid;
+namespace {
+
+emu_grid *grid; /* that runs */
 
 fiber *self() {
     return (fiber *)emu_now;
@@ -501,7 +506,9 @@ void on_fault(const void *address, const void *place) {
 
 /* ---- the loop ---- */
 
-enum { PATIENCE = 100000 }; /* rounds in which nobody does more than look whether to go on */
+/* Rounds in which nobody does more than look whether to go on: until another device may have what is waited
+ * for, and until nobody has it. */
+enum { BRIEFLY = 4, PATIENCE = 100000 };
 
 fiber *take_ready() {
     /* Threads that all took turns would hardly get further apart than from one shuffle to the next, and a
@@ -540,7 +547,6 @@ bool can_start() {
 
 /* Makes somebody ready, if that can be; false when all wait for each other. */
 bool find_work() {
-    static uint64_t last_progress, rounds;
     poll();
     if (!grid->ready.empty()) {
         return true;
@@ -552,14 +558,22 @@ bool find_work() {
     if (grid->paused.empty()) {
         return false;
     }
-    rounds = grid->progress == last_progress ? rounds + 1 : 0;
-    last_progress = grid->progress;
+    const bool is_idle = grid->progress == grid->last_progress;
+    grid->idle = is_idle ? grid->idle + 1 : 0;
+    grid->idle_now = is_idle ? grid->idle_now + 1 : 0;
+    grid->last_progress = grid->progress;
     grid->ready.swap(grid->paused);
-    return rounds < PATIENCE;
+    return grid->idle < PATIENCE;
 }
 
-void run_all() {
-    while (!grid->failed && (grid->next_block < grid->blocks || !grid->clusters.empty())) {
+bool is_left() {
+    return grid->next_block < grid->blocks || !grid->clusters.empty();
+}
+
+/* Until all have ended, or, if `briefly`, nobody has done anything for a while. */
+void run_all(bool briefly) {
+    grid->idle_now = 0;
+    while (!grid->failed && is_left() && !(briefly && grid->idle_now >= BRIEFLY)) {
         /* In a random order several blocks are under way at once even where none of them waits. */
         if (emu_order_seed && can_start() && random_number() % 256 == 0) {
             start_cluster();
@@ -580,7 +594,11 @@ void run_all() {
             fiber_ended(last);
         }
     }
-    while (!grid->clusters.empty()) { /* it failed: what is left is abandoned */
+}
+
+/* What is left, of one that failed or is given up, is abandoned. */
+void free_blocks() {
+    while (!grid->clusters.empty()) {
         release_cluster(grid->clusters.back().get());
     }
     free_spare_blocks();
@@ -605,7 +623,7 @@ bool emu_fits_at_once(const emu_launch *launch) {
 /* All blocks of a dependent launch have to wait, or the first alone: it keeps the launch from ending before
  * those in front have. The others then read nothing of the launch in front, which nobody can check, and what
  * is in front of that is there only if it waited before it let this one begin. */
-static bool blocks_wait(const grid_state &state) {
+static bool blocks_wait(const emu_grid &state) {
     static std::map<cudaStream_t, bool> lets_early; /* the launch in front */
     bool &before = lets_early[state.launch->stream];
     const bool alone = state.blocks_waiting == 1 && state.first_waits && !before;
@@ -618,22 +636,49 @@ static bool blocks_wait(const grid_state &state) {
     return false;
 }
 
-bool emu_run_grid(const emu_launch *launch) {
-    grid_state state = {};
-    state.launch = launch;
-    state.blocks = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
-    state.most_resident = emu_most_resident(launch);
+emu_grid *emu_start_grid(const emu_launch *launch) {
     static uint64_t launches;
-    state.random = emu_order_seed + launches++;
-    grid = &state;
+    emu_grid *state = new emu_grid();
+    state->launch = launch;
+    state->blocks = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
+    state->most_resident = emu_most_resident(launch);
+    state->random = emu_order_seed + launches++;
+    return state;
+}
+
+emu_outcome emu_go_on(emu_grid *state, bool briefly) {
+    grid = state;
     emu_catch_faults(on_fault, leave);
-    run_all();
-    state.failed = state.failed || !blocks_wait(state);
-    if (state.failed) {
-        say_kernel();
+    run_all(briefly);
+    const bool waits = !state->failed && is_left();
+    if (!waits) {
+        state->failed = state->failed || !blocks_wait(*state);
+        if (state->failed) {
+            say_kernel();
+        }
+        free_blocks();
     }
     grid = nullptr;
-    return !state.failed;
+    const emu_outcome outcome = waits ? EMU_WAITS : state->failed ? EMU_FAILED : EMU_ENDED;
+    if (!waits) {
+        delete state;
+    }
+    return outcome;
+}
+
+uint64_t emu_progress(const emu_grid *state) {
+    return state->progress;
+}
+
+void emu_give_up_grid(emu_grid *state) {
+    grid = state;
+    free_blocks();
+    grid = nullptr;
+    delete state;
+}
+
+bool emu_run_grid(const emu_launch *launch) {
+    return emu_go_on(emu_start_grid(launch), false) == EMU_ENDED;
 }
 
 /* ---- what device code calls ---- */

@@ -162,6 +162,16 @@ __global__ static void unwritten_shared(float *sum) {
     atomicAdd(sum, shared[threadIdx.x]);
 }
 
+/* Each says that it is at a turn, and waits until the other is. */
+__global__ static void take_turns(int *turns, int own, int count, int *sum) {
+    for (int turn = 1; turn <= count; turn++) {
+        atomicExch(&turns[own], turn);
+        while (atomicAdd(&turns[1 - own], 0) < turn) {
+        }
+    }
+    atomicAdd(sum, count);
+}
+
 /* ---- the tests ---- */
 
 typedef struct memory {
@@ -330,6 +340,38 @@ static bool graphs(const memory *m) {
     return good;
 }
 
+/* Kernels of two devices that wait for each other, and a copy behind each. */
+static bool meetings(const memory *m) {
+    enum { TURNS = 1000 };
+    cudaStream_t streams[2];
+    cudaEvent_t ends[2];
+    int *turns = NULL, *seen = NULL;
+    bool good = start(m) && cudaMalloc((void **)&turns, 2 * sizeof *turns) == cudaSuccess &&
+                cudaMallocHost((void **)&seen, 2 * sizeof *seen) == cudaSuccess &&
+                cudaMemset(turns, 0, 2 * sizeof *turns) == cudaSuccess;
+    for (int i = 0; good && i < 2; i++) {
+        good = cudaSetDevice(i) == cudaSuccess &&
+               cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking) == cudaSuccess &&
+               cudaEventCreate(&ends[i]) == cudaSuccess;
+        take_turns<<<1, 1, 0, streams[i]>>>(turns, i, TURNS, m->sum);
+        good = good &&
+               cudaMemcpyAsync(&seen[i], &turns[i], sizeof *seen, cudaMemcpyDeviceToHost, streams[i]) ==
+                   cudaSuccess &&
+               cudaEventRecord(ends[i], streams[i]) == cudaSuccess;
+    }
+    good = good && cudaEventQuery(ends[0]) == cudaErrorNotReady &&
+           cudaEventSynchronize(ends[0]) == cudaSuccess && seen[0] == TURNS &&
+           cudaStreamSynchronize(streams[1]) == cudaSuccess && seen[1] == TURNS;
+    cudaSetDevice(1);
+    good = works("kernels of two devices that meet", m, 2 * TURNS) && good;
+    /* One alone never ends: its device is lost, the other is not. */
+    catch_report();
+    take_turns<<<1, 1, 0, streams[1]>>>(turns, 1, TURNS + 1, m->sum);
+    good = reported("one that nobody meets", "a deadlock") && good;
+    cudaSetDevice(0);
+    return works("the other device", m, 2 * TURNS) && good;
+}
+
 int main(void) {
     memory m;
     int values[THREADS];
@@ -347,5 +389,6 @@ int main(void) {
     good &= unwritten(&m);
     good &= refused(&m);
     good &= graphs(&m);
+    good &= meetings(&m);
     return good ? 0 : 1;
 }

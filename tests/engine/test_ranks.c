@@ -406,6 +406,20 @@ static void shares_are_shares(void **state) {
     sluice_model_release(model);
 }
 
+/* Queries beside the one row, or key head, that all of them read: heads are divided, and that is whole. */
+static void queries_beside_a_whole_key_are_divided(void **state) {
+    sluice_model *model = open_model(*state);
+    sluice_model_info info = {.size = sizeof info};
+    sluice_model_get_info(model, &info);
+    sluice_engine_options options = options_of(true);
+    char divided[64], *text = describe(model, &options, SLUICE_PLAN_EXPLAIN, SLUICE_TEXT);
+    snprintf(divided, sizeof divided, "%d of %d layers' attention", (int)info.layers, (int)info.layers);
+    assert_non_null(strstr(text, divided));
+    assert_null(strstr(text, "whole: "));
+    sluice_free(text);
+    sluice_model_release(model);
+}
+
 /* Heads that do not divide by three are computed whole by each. */
 static void what_does_not_divide_is_whole(void **state) {
     (void)state;
@@ -491,7 +505,9 @@ int main(int argc, char **argv) {
         FOR_MODEL(ranks_say_what_one_says, FIXTURE("qwen3_5"), "qwen3_5"),
         FOR_MODEL(ranks_say_what_one_says, FIXTURE("nemotron_h"), "nemotron_h"),
         FOR_MODEL(ranks_say_what_one_says, FIXTURE("lfm2"), "lfm2"),
+        FOR_MODEL(ranks_say_what_one_says, FIXTURE("deepseek_v2"), "deepseek_v2"),
         FOR_MODEL(ranks_say_what_one_says, FIXTURE("deepseek_v3"), "deepseek_v3"),
+        FOR_MODEL(ranks_say_what_one_says, FIXTURE("gemma4-dense"), "gemma4-dense"),
         FOR_MODEL(runs_of_ops_change_no_bit, MINI, "mini"),
         FOR_MODEL(runs_of_ops_change_no_bit, FIXTURE("gemma3"), "gemma3"),
         FOR_MODEL(runs_of_ops_change_no_bit, FIXTURE("gpt_oss"), "gpt_oss"),
@@ -501,9 +517,13 @@ int main(int argc, char **argv) {
         cmocka_unit_test(grammars_hold),
         FOR_MODEL(pages_come_back_from_disk, MINI, "mini"),
         FOR_MODEL(pages_come_back_from_disk, FIXTURE("qwen3_5"), "qwen3_5"),
+        FOR_MODEL(pages_come_back_from_disk, FIXTURE("deepseek_v2"), "deepseek_v2"),
         FOR_MODEL(pages_come_back_from_disk, FIXTURE("deepseek_v3"), "deepseek_v3"),
+        FOR_MODEL(pages_come_back_from_disk, FIXTURE("gemma4-dense"), "gemma4-dense"),
         cmocka_unit_test(a_rank_that_fails_ends_all),
         cmocka_unit_test(shares_are_shares),
+        FOR_MODEL(queries_beside_a_whole_key_are_divided, FIXTURE("deepseek_v2"), "deepseek_v2"),
+        FOR_MODEL(queries_beside_a_whole_key_are_divided, FIXTURE("gemma4-dense"), "gemma4-dense"),
         cmocka_unit_test(what_does_not_divide_is_whole),
         cmocka_unit_test(what_cannot_be_is_refused),
     };

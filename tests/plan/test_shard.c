@@ -121,16 +121,10 @@ static const family FAMILIES[] = {
     {"qwen3-tied", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
     {"qwen3moe", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
     {"gemma3", 8, "4 of 4 layers' attention, 4 of 4 layers' feed-forward and the head"},
-    {"gemma4-dense", 6,
-     "2 of 4 layers' attention, 4 of 4 layers' feed-forward and the head; whole: 2 layers' attention (its "
-     "key heads do not divide evenly)"},
+    {"gemma4-dense", 8, "4 of 4 layers' attention, 4 of 4 layers' feed-forward and the head"},
     {"gemma4-e", 16, "8 of 8 layers' attention, 8 of 8 layers' feed-forward and the head"},
-    {"gemma4-moe", 10,
-     "2 of 4 layers' attention, 4 of 4 layers' feed-forward and the head; whole: 2 layers' attention (its "
-     "key heads do not divide evenly)"},
-    {"gemma4-mixed-values", 5,
-     "1 of 2 layers' attention, 2 of 2 layers' feed-forward and the head; whole: 1 layers' attention (its "
-     "key heads do not divide evenly)"},
+    {"gemma4-moe", 12, "4 of 4 layers' attention, 4 of 4 layers' feed-forward and the head"},
+    {"gemma4-mixed-values", 6, "2 of 2 layers' attention, 2 of 2 layers' feed-forward and the head"},
     {"qwen3_5", 8,
      "1 of 1 layers' attention, 4 of 4 layers' feed-forward, 3 of 3 layers' state and the head"},
     {"qwen3_5_moe", 8,
@@ -150,9 +144,7 @@ static const family FAMILIES[] = {
     {"lfm2_moe", 6,
      "1 of 1 layers' attention, 3 of 3 layers' feed-forward, 2 of 2 layers' state and the head"},
     {"hunyuan_moe", 4, "2 of 2 layers' attention, 2 of 2 layers' feed-forward and the head"},
-    {"deepseek_v2", 3,
-     "0 of 3 layers' attention, 3 of 3 layers' feed-forward and the head; whole: 3 layers' attention (its "
-     "key heads do not divide evenly)"},
+    {"deepseek_v2", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
     {"deepseek_v3", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},
     {"mistral4", 4, "2 of 2 layers' attention, 2 of 2 layers' feed-forward and the head"},
     {"apertus", 6, "3 of 3 layers' attention, 3 of 3 layers' feed-forward and the head"},

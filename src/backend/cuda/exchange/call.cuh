@@ -20,7 +20,7 @@ typedef struct sl_exchange_shared {
 } sl_exchange_shared;
 
 typedef struct sl_exchange_call {
-    uint32_t *absent;
+    sl_cuda_exchange *exchange;
     unsigned char *const *pools; /* [ranks], in shared memory */
     uint64_t slot_bytes;
     int32_t rank, ranks;
@@ -31,13 +31,13 @@ typedef struct sl_exchange_call {
 /* ---- its beginning ---- */
 
 /* What is the same in all calls. Before the inputs are there. */
-static __device__ __forceinline__ sl_exchange_call sl_exchange_call_of(const sl_cuda_exchange *exchange,
+static __device__ __forceinline__ sl_exchange_call sl_exchange_call_of(sl_cuda_exchange *exchange,
                                                                        sl_exchange_shared *shared) {
     sl_exchange_call call = {};
     if (threadIdx.x < SL_MOST_RANKS) {
         shared->pools[threadIdx.x] = exchange->pools[threadIdx.x];
     }
-    call.absent = exchange->absent;
+    call.exchange = exchange;
     call.pools = shared->pools;
     call.slot_bytes = exchange->slot_bytes;
     call.rank = exchange->rank;
@@ -81,26 +81,34 @@ static __device__ __forceinline__ uint32_t sl_mark_of(const sl_exchange_call &ca
 
 /* ---- waiting ---- */
 
-static __device__ __noinline__ void sl_give_rank_up(uint32_t *absent, int32_t rank) {
-    if (absent) {
-        *(volatile uint32_t *)absent = 1u + (uint32_t)rank;
-        __threadfence_system();
+static constexpr unsigned long long SL_EXCHANGE_OVER = ~0ull;
+
+/* When the wait for rank `rank` began, of which 0 is not known; SL_EXCHANGE_OVER where nobody waits any more,
+ * nor in the launches behind. */
+static __device__ __noinline__ unsigned long long sl_look_up(sl_cuda_exchange *exchange, int32_t rank,
+                                                             unsigned long long begin) {
+    volatile sl_cuda_meeting *meeting = exchange->meeting;
+    const unsigned long long now = sl_global_time();
+    if (meeting->over) {
+        *(volatile int32_t *)&exchange->ranks = 0;
+        return SL_EXCHANGE_OVER;
     }
-    __trap();
+    if (begin && now - begin > SL_EXCHANGE_NANOSECONDS) {
+        meeting->absent = 1u + (uint32_t)rank;
+        __threadfence_system();
+        __trap();
+    }
+    return begin ? begin : now;
 }
 
-/* Until it is there, whatever rank `rank` is to bring. */
+/* Until it is there, whatever rank `rank` is to bring, or all is over. */
 template <typename FUNCTION>
 static __device__ __forceinline__ void sl_wait_for_rank(const sl_exchange_call &call, int32_t rank,
                                                         FUNCTION is_there) {
     unsigned long long begin = 0;
-    for (uint32_t looks = 1; !is_there(); looks++) {
+    for (uint32_t looks = 1; !is_there() && begin != SL_EXCHANGE_OVER; looks++) {
         if (looks % SL_EXCHANGE_LOOKS == 0) {
-            const unsigned long long now = sl_global_time();
-            begin = begin ? begin : now;
-            if (now - begin > SL_EXCHANGE_NANOSECONDS) {
-                sl_give_rank_up(call.absent, rank);
-            }
+            begin = sl_look_up(call.exchange, rank, begin);
         }
     }
 }

@@ -23,15 +23,19 @@ extern "C" {
 /* Flags are apart so that those of two ranks or blocks are no one sector of a cache's line. */
 enum { SL_CUDA_EXCHANGE_BLOCKS = 256, SL_CUDA_FLAG_BYTES = 32, SL_CUDA_EXCHANGE_SECONDS = 10 };
 
+/* Pinned: what a rank's kernels and the host tell each other while kernels wait. */
+typedef struct sl_cuda_meeting {
+    uint32_t absent; /* 1 + a rank that did not come within SL_CUDA_EXCHANGE_SECONDS; the kernel traps then */
+    uint32_t over;   /* by the host: nobody is waited for any more, and what kernels leave is nothing */
+} sl_cuda_meeting;
+
 /* In device memory, all zeros until the executor joins others: kernels that were captured before find it
- * filled in then. Steps write `calls` and `arrivals` only. */
+ * filled in then. Steps write `calls` and `arrivals` only, and `ranks` when they see that it is over. */
 typedef struct sl_cuda_exchange {
     int32_t rank, ranks; /* ranks below 2: there are no others */
     uint64_t slot_bytes;
     unsigned char *pools[SL_MOST_RANKS]; /* SL_POOL_EXCHANGE of each, its own too */
-    /* Pinned, or NULL: 1 + a rank that did not come within SL_CUDA_EXCHANGE_SECONDS. The kernel traps then.
-     */
-    uint32_t *absent;
+    sl_cuda_meeting *meeting;
     unsigned long long calls; /* that have begun */
     uint32_t arrivals;        /* blocks that have read `calls` */
     uint32_t padding;

@@ -14,9 +14,10 @@ int sl_cuda_run_eagerly(sl_executor *executor, const sl_cuda_bucket *bucket, sl_
     for (int32_t i = 0; i < bucket->op_count; i += bucket->ops[i].run_length) {
         const sl_cuda_op *op = &bucket->ops[i];
         const sl_cuda_context *context = op->is_tail ? &tail : &executor->context;
-        const int status = sl_cuda_result(
-            sl_cuda_inject() ? cudaErrorUnknown : sl_cuda_run_of(op)(context, op, executor->device.stream),
-            "launch", error);
+        const int status = sl_cuda_result(sl_cuda_inject("launch")
+                                              ? cudaErrorUnknown
+                                              : sl_cuda_run_of(op)(context, op, executor->device.stream),
+                                          "launch", error);
         if (status) {
             sl_fail_prefix(error, sl_cuda_name_of(op));
             return status;

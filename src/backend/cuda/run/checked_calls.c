@@ -7,9 +7,17 @@
 static _Atomic uint64_t calls;
 static _Atomic uint64_t live;    /* allocations that were not freed yet */
 static _Atomic uint64_t fail_in; /* 0: never; n: the n-th next call fails */
+static const char *_Atomic failed_call;
+static _Atomic int failed_device;
 
 void sl_cuda_fail_at(uint64_t nth) {
+    atomic_store(&failed_call, NULL);
     atomic_store(&fail_in, nth);
+}
+
+const char *sl_cuda_failed_call(int *device) {
+    *device = atomic_load(&failed_device);
+    return atomic_load(&failed_call);
 }
 
 uint64_t sl_cuda_live_count(void) {
@@ -20,11 +28,21 @@ uint64_t sl_cuda_call_count(void) {
     return atomic_load_explicit(&calls, memory_order_relaxed);
 }
 
-bool sl_cuda_inject(void) {
+static void note_failed(const char *call) {
+    int device = -1;
+    cudaGetDevice(&device);
+    atomic_store(&failed_device, device);
+    atomic_store(&failed_call, call);
+}
+
+bool sl_cuda_inject(const char *call) {
     atomic_fetch_add_explicit(&calls, 1, memory_order_relaxed);
     uint64_t left = atomic_load_explicit(&fail_in, memory_order_relaxed);
     while (left != 0) {
         if (atomic_compare_exchange_weak(&fail_in, &left, left - 1)) {
+            if (left == 1) {
+                note_failed(call);
+            }
             return left == 1;
         }
     }

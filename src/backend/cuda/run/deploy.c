@@ -99,7 +99,7 @@ static void destroy_executor(sl_executor *executor) {
     sl_cuda_free(executor->control);
     sl_cuda_free(executor->arrivals);
     sl_cuda_free(executor->exchange);
-    sl_cuda_free_host(executor->absent);
+    sl_cuda_free_host(executor->meeting);
     sl_cuda_free_host(executor->digests);
     sl_cuda_free_host(executor->expert_counts);
     for (int i = 0; i < SL_CUDA_STAGES; i++) {
@@ -255,6 +255,7 @@ const sl_backend_functions sl_cuda_functions = {
     .submit = sl_cuda_submit,
     .proceed = sl_cuda_proceed,
     .join = sl_cuda_join,
+    .leave = sl_cuda_leave,
     .resume = sl_cuda_resume,
     .wait = sl_cuda_wait,
     .logits = sl_cuda_logits,

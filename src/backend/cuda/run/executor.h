@@ -68,7 +68,7 @@ struct sl_executor {
     sl_cuda_control *control;
     uint32_t *arrivals;
     sl_cuda_exchange *exchange;  /* on the device */
-    uint32_t *absent;            /* pinned: see sl_cuda_exchange */
+    sl_cuda_meeting *meeting;    /* pinned */
     bool joined;                 /* with other ranks */
     unsigned long long *digests; /* pinned: replayed, eager */
     sl_cuda_stage stages[SL_CUDA_STAGES];
@@ -145,6 +145,7 @@ int sl_cuda_resume(sl_executor *executor, sl_error *error);
 int sl_cuda_wait(sl_executor *executor, sl_error *error);
 /* join.c */
 int sl_cuda_join(sl_executor *const *ranks, int32_t count, sl_error *error);
+void sl_cuda_leave(sl_executor *const *ranks, int32_t count);
 /* Whether the exchanges of a rank that was joined are nothing, and those of the others are not waited for.
  * While no step runs; waits for the device. */
 int sl_cuda_set_alone(sl_executor *executor, bool alone, sl_error *error);

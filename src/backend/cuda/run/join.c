@@ -1,6 +1,8 @@
 /* Executors of the ranks of one program, each on a device of its own, joined to a group. */
 #include "backend/cuda/run/executor.h"
 
+#include <stdio.h>
+
 static int check_rank(sl_executor *const *ranks, int32_t count, int32_t rank, sl_error *error) {
     const sl_deployment *deployment = ranks[rank]->deployment;
     const uint64_t slots = SL_EXCHANGE_TURNS * (uint64_t)count * deployment->exchange_bytes;
@@ -33,7 +35,8 @@ static int enable_peer(int from, int to, sl_error *error) {
                                 "that can (nvidia-smi topo -p2p w), or a single one",
                                 from, to);
     }
-    cudaError_t code = sl_cuda_inject() ? cudaErrorUnknown : cudaDeviceEnablePeerAccess(to, 0);
+    cudaError_t code =
+        sl_cuda_inject("cudaDeviceEnablePeerAccess") ? cudaErrorUnknown : cudaDeviceEnablePeerAccess(to, 0);
     if (code == cudaErrorPeerAccessAlreadyEnabled) {
         code = cudaSuccess;
         cudaGetLastError(); /* it must not show up in a later call */
@@ -56,7 +59,7 @@ static int fill_exchange(sl_executor *const *ranks, int32_t count, int32_t rank,
     sl_cuda_exchange exchange = {.rank = rank,
                                  .ranks = count,
                                  .slot_bytes = executor->deployment->exchange_bytes,
-                                 .absent = executor->absent};
+                                 .meeting = executor->meeting};
     for (int32_t r = 0; r < count; r++) {
         exchange.pools[r] = ranks[r]->pools[SL_POOL_EXCHANGE];
     }
@@ -87,6 +90,12 @@ static int make_graphs(sl_executor *executor, sl_error *error) {
     return status ? status : sl_cuda_synchronize(&executor->device, error);
 }
 
+static int name_rank(const sl_executor *executor, sl_error *error) {
+    char name[32];
+    snprintf(name, sizeof name, "cuda:%d", (int)executor->device.index);
+    return sl_fail_prefix(error, name);
+}
+
 int sl_cuda_join(sl_executor *const *ranks, int32_t count, sl_error *error) {
     if (count < 2 || count > SL_MOST_RANKS) {
         return sl_fail(error, SL_ERR_INVALID, "cuda: %d ranks; 2 to %d can be joined", (int)count,
@@ -102,16 +111,24 @@ int sl_cuda_join(sl_executor *const *ranks, int32_t count, sl_error *error) {
                         "cuda: rank %d has run or was joined before, or has several sections", (int)rank);
         }
     }
-    for (int32_t rank = 0; rank < count && !status; rank++) {
-        status = reach_others(ranks, count, rank, error);
-    }
-    for (int32_t rank = 0; rank < count && !status; rank++) {
-        status = make_graphs(ranks[rank], error);
-    }
-    for (int32_t rank = 0; rank < count && !status; rank++) {
-        status = fill_exchange(ranks, count, rank, error);
+    for (int32_t rank = 0; rank < 3 * count && !status; rank++) { /* each of these for all of them */
+        status = rank < count       ? reach_others(ranks, count, rank, error)
+                 : rank < 2 * count ? make_graphs(ranks[rank % count], error)
+                                    : fill_exchange(ranks, count, rank % count, error);
+        status = status ? name_rank(ranks[rank % count], error) : SL_OK;
     }
     return status;
+}
+
+void sl_cuda_leave(sl_executor *const *ranks, int32_t count) {
+    for (int32_t rank = 0; rank < count; rank++) {
+        ((volatile sl_cuda_meeting *)ranks[rank]->meeting)->over = 1;
+    }
+    for (int32_t rank = 0; rank < count; rank++) {
+        cudaSetDevice(ranks[rank]->device.index);
+        cudaStreamSynchronize(ranks[rank]->device.stream);
+        cudaGetLastError();
+    }
 }
 
 int sl_cuda_set_alone(sl_executor *executor, bool alone, sl_error *error) {

@@ -55,7 +55,7 @@ bool sl_cuda_gemm_there(void) {
 }
 
 int sl_cuda_gemm_create(void **handle, sl_error *error) {
-    const int status = sl_cuda_inject() ? 1 : blas.create(handle);
+    const int status = sl_cuda_inject("cublasLtCreate") ? 1 : blas.create(handle);
     return status == 0 ? SL_OK
                        : sl_fail(error, status == 3 ? SL_ERR_NOMEM : SL_ERR_DEVICE,
                                  "cublas: cublasCreate: status %d", status);

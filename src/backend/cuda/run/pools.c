@@ -13,11 +13,11 @@ static int make_exchange(sl_executor *executor, sl_error *error) {
         status = SL_CUDA(cudaMemsetAsync(executor->exchange, 0, bytes, executor->device.stream), error);
     }
     if (!status) {
-        status = sl_cuda_malloc_host(&executor->device, sizeof *executor->absent, (void **)&executor->absent,
-                                     error);
+        status = sl_cuda_malloc_host(&executor->device, sizeof *executor->meeting,
+                                     (void **)&executor->meeting, error);
     }
     if (!status) {
-        *executor->absent = 0;
+        *executor->meeting = (sl_cuda_meeting){0};
     }
     return status;
 }

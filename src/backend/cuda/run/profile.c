@@ -22,9 +22,9 @@ typedef struct profiling {
 
 static int launch(const profiling *p, const sl_cuda_op *op, sl_error *error) {
     const sl_cuda_context *context = op->is_tail ? p->list->tail : p->list->context;
-    const int status = sl_cuda_result(sl_cuda_inject() ? cudaErrorUnknown
-                                                       : sl_cuda_run_of(op)(context, op, p->device->stream),
-                                      "launch", error);
+    const int status = sl_cuda_result(
+        sl_cuda_inject("launch") ? cudaErrorUnknown : sl_cuda_run_of(op)(context, op, p->device->stream),
+        "launch", error);
     if (status) {
         sl_fail_prefix(error, sl_cuda_name_of(op));
     }

@@ -23,12 +23,14 @@ typedef struct sl_cuda_device {
 } sl_cuda_device;
 
 /* Evaluates a CUDA runtime call unless a test asked for a failure here; 0 or an SL_ERR_ code. */
-#define SL_CUDA(call, error) sl_cuda_result(sl_cuda_inject() ? cudaErrorUnknown : (call), #call, (error))
+#define SL_CUDA(call, error) sl_cuda_result(sl_cuda_inject(#call) ? cudaErrorUnknown : (call), #call, (error))
 int sl_cuda_result(cudaError_t code, const char *call, sl_error *error);
 /* True when this is the call that a test wants to fail. */
-bool sl_cuda_inject(void);
+bool sl_cuda_inject(const char *call);
 /* For tests, exported by the module: the n-th next checked call fails (1 = the next; 0 = none). */
 __attribute__((visibility("default"))) void sl_cuda_fail_at(uint64_t nth);
+/* The call that failed then, and the device that was set; NULL: none has since sl_cuda_fail_at. */
+__attribute__((visibility("default"))) const char *sl_cuda_failed_call(int *device);
 /* Checked calls since the module was loaded. */
 __attribute__((visibility("default"))) uint64_t sl_cuda_call_count(void);
 /* Allocations, on the device and pinned ones, that were not freed yet. */

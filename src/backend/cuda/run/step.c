@@ -91,7 +91,7 @@ static int run_rest(sl_executor *executor, const sl_cuda_stage *stage, sl_error 
 }
 
 int sl_cuda_fault(sl_executor *executor, const sl_error *why, sl_error *error) {
-    const uint32_t absent = *(const volatile uint32_t *)executor->absent;
+    const uint32_t absent = ((const volatile sl_cuda_meeting *)executor->meeting)->absent;
     executor->device.fault = *why;
     executor->device.fault.code = SL_ERR_DEVICE;
     if (absent > 0) {

@@ -172,7 +172,7 @@ struct sl_cuda_blas {
 /* Of ranges' sums that lie apart, at most: what L2 keeps until they are added (docs/lab/k16-rows8.md). */
 #define APART_BYTES ((uint64_t)48 << 20)
 
-#define LT(call, error) lt_result(sl_cuda_inject() ? 1 : (call), #call, (error))
+#define LT(call, error) lt_result(sl_cuda_inject(#call) ? 1 : (call), #call, (error))
 
 static int lt_result(int code, const char *call, sl_error *error) {
     return code == 0 ? SL_OK
