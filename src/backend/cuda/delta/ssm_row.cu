@@ -5,28 +5,24 @@
 
 enum { MOST_KEYS = 512 };
 
-/* Class "f32/parts": a column's products are added within each part in order, fused, then part after part,
- * then what skips the state. Columns never meet. */
+template <int EACH, int COLUMNS> struct scan_shared {
+    float write[PARTS * EACH], read[PARTS * EACH];
+    part_sums<COLUMNS> sums;
+};
+
+/* The item's rows, from the state in front of them. Class "f32/parts": a column's products are added within
+ * each part in order, fused, then part after part, then what skips the state. Columns never meet. */
 template <int EACH, int COLUMNS>
-static __global__ void __launch_bounds__(PARTS *SL_WARP, delta_blocks(EACH *COLUMNS))
-    ssm_scan_kernel(sl_cuda_context context, ssm_args args, int32_t most_rows) {
-    __shared__ float write[PARTS * EACH], read[PARTS * EACH];
-    __shared__ part_sums<COLUMNS> sums;
-    sl_wait_for_inputs();
-    if ((int32_t)blockIdx.z >= context.header->spans) {
-        return;
-    }
-    const sl_step_span &span = context.spans[blockIdx.z];
-    if (span.row_count > most_rows && span.state_count <= 1) {
-        return;
-    }
+static __device__ __forceinline__ void scan_rows(const sl_cuda_context &context, const ssm_args &args,
+                                                 const state_item &item, scan_shared<EACH, COLUMNS> &shared,
+                                                 float (&state)[EACH][COLUMNS]) {
+    float(&write)[PARTS * EACH] = shared.write, (&read)[PARTS * EACH] = shared.read;
+    const state_part &part = item.part;
     const int32_t keys = args.shape.key_size, values = args.shape.value_size, heads = args.scan.heads;
-    const int32_t head = (int32_t)blockIdx.y, group = head / (heads / args.scan.groups);
-    const state_part part = state_part_of<EACH, COLUMNS>(args.shape, head);
+    const int32_t head = item.head, group = head / (heads / args.scan.groups);
     const float rate = ssm_rate(args, head), bias = args.dt_bias[head], skip = args.skip[head];
-    float state[EACH][COLUMNS];
-    load_state(delta_old_state(context, span, args.shape.delta_offset), part, values, state);
-    for (int32_t row = span.first_row; row < span.first_row + span.row_count; row++) {
+    for (int32_t at = 0; at < item.rows; at++) {
+        const int32_t row = item.span->first_row + at;
         const float *xbc = sl_f32(args.xbc, row), *writes = xbc + heads * values + group * keys;
         const float *reads = writes + args.scan.groups * keys;
         for (int32_t i = (int32_t)threadIdx.x; i < PARTS * EACH; i += PARTS * SL_WARP) {
@@ -46,33 +42,43 @@ static __global__ void __launch_bounds__(PARTS *SL_WARP, delta_blocks(EACH *COLU
                 y[c] = fmaf(state[i][c], read[part.number * EACH + i], y[c]);
             }
         }
-        put_sums(sums, part, y);
+        put_sums(shared.sums, part, y);
         __syncthreads(); /* also: B and C may be overwritten */
         if (part.number == 0) {
-            add_sums(sums, y);
+            add_sums(shared.sums, y);
 #pragma unroll
             for (int c = 0; c < COLUMNS; c++) {
                 y[c] = fmaf(skip, x[c], y[c]);
             }
             store_outputs(sl_f32(args.y, row) + head * values, part, y);
         }
-        store_state(delta_new_state(context, span, row - span.first_row, args.shape.delta_offset), part,
-                    values, state);
+        store_state(context, args.shape, item, at, state);
     }
+}
+
+template <int EACH, int COLUMNS>
+static __global__ void __launch_bounds__(PARTS *SL_WARP, state_blocks(EACH, COLUMNS))
+    ssm_scan_kernel(sl_cuda_context context, ssm_args args, int32_t most_rows) {
+    __shared__ scan_shared<EACH, COLUMNS> shared;
+    sl_wait_for_inputs();
+    take_states<EACH, COLUMNS>(context, args.shape, most_rows,
+                               [&](const state_item &item, float(&state)[EACH][COLUMNS]) {
+                                   scan_rows<EACH, COLUMNS>(context, args, item, shared, state);
+                               });
 }
 
 template <int EACH, int COLUMNS>
 static cudaError_t scan(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream,
                         int32_t most_rows) {
     const ssm_args args = ssm_scan_args(op);
-    return sl_launch(context, stream, state_launch<COLUMNS>(args.shape, args.scan.heads, op->spans),
+    return sl_launch(context, stream, state_launch<EACH, COLUMNS>(context, args.shape, op->spans),
                      ssm_scan_kernel<EACH, COLUMNS>, *context, args, most_rows);
 }
 
 cudaError_t sl_cuda_ssm_scan_spans(const sl_cuda_context *context, const sl_cuda_op *op, int32_t most_rows,
                                    cudaStream_t stream) {
     const ssm_args args = ssm_scan_args(op);
-    const int32_t wide = state_columns(context, args.shape, args.scan.heads, op->spans);
+    const int32_t wide = state_columns(context, args.shape, op->spans);
     SCAN_STATES(scan, args.shape.key_size, wide, context, op, stream, most_rows);
 }
 
