@@ -5,7 +5,7 @@
 
 enum { MOST_KEYS = 512 };
 
-template <int EACH, int COLUMNS> struct scan_shared {
+template <int EACH, int COLUMNS> struct ssm_shared {
     float write[PARTS * EACH], read[PARTS * EACH];
     part_sums<COLUMNS> sums;
 };
@@ -14,7 +14,7 @@ template <int EACH, int COLUMNS> struct scan_shared {
  * each part in order, fused, then part after part, then what skips the state. Columns never meet. */
 template <int EACH, int COLUMNS>
 static __device__ __forceinline__ void scan_rows(const sl_cuda_context &context, const ssm_args &args,
-                                                 const state_item &item, scan_shared<EACH, COLUMNS> &shared,
+                                                 const state_item &item, ssm_shared<EACH, COLUMNS> &shared,
                                                  float (&state)[EACH][COLUMNS]) {
     float(&write)[PARTS * EACH] = shared.write, (&read)[PARTS * EACH] = shared.read;
     const state_part &part = item.part;
@@ -59,7 +59,7 @@ static __device__ __forceinline__ void scan_rows(const sl_cuda_context &context,
 template <int EACH, int COLUMNS>
 static __global__ void __launch_bounds__(PARTS *SL_WARP, state_blocks(EACH, COLUMNS))
     ssm_scan_kernel(sl_cuda_context context, ssm_args args, int32_t most_rows) {
-    __shared__ scan_shared<EACH, COLUMNS> shared;
+    __shared__ ssm_shared<EACH, COLUMNS> shared;
     sl_wait_for_inputs();
     take_states<EACH, COLUMNS>(context, args.shape, most_rows,
                                [&](const state_item &item, float(&state)[EACH][COLUMNS]) {
