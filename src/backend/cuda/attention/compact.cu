@@ -1,23 +1,30 @@
 /* Which keys a sequence keeps behind its prompt, and their copies (sl_op_compact): five launches, in order.
  *
  * Queries are counted row after row, and in a row head after head of those that share a key head. A block of
- * the first and the third launch has one page of keys of one key head, and multiplies it with all queries, 64
- * at a time. Products are fmaf chains over the columns.
+ * the first and the third launch has one page of keys of one key head, and multiplies it with all queries,
+ * 128 at a time and 16 to a warp. Products are those of mma with tf32, 8 columns after the other. tf32 has 11
+ * bits, so a query is the sum of two such numbers, the lesser first. So is a key of f32 or Q8_0, without the
+ * product of both lesser ones. What is lost is about what f32 rounds.
  *
- * Class "tile64/fma": of each query and page the largest score and the sum of exp(score - largest), four keys
- * in a thread, then across; pages l, l + 32, ... to lane l, then across. A key's score is the sum over the
- * queries of exp(score - largest) * (1 / sum): those 4 t + i of each 64 to thread t, then across. */
+ * Class "tile64/tf32x2": of each query and page the largest score and the sum of exp(score - largest), 16
+ * keys in a thread, then across; pages l, l + 32, ... to lane l, then across. A key's score is the sum over
+ * the queries of exp(score - largest) * (1 / sum): those 128 t + 16 w + g and + 8 in order to lane g of warp
+ * w, then across lanes, then warps. */
 #include "backend/cuda/common/device.cuh"
+#include "backend/cuda/ptx/copy.cuh"
+#include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/types/cache_element.cuh"
 
 #include <math.h>
 
 enum {
     THREADS = 256,
-    SIDE = 16,  /* threads side by side in a tile of keys and queries */
-    PART = 4,   /* keys, and queries, of a thread */
-    SLICE = 32, /* columns multiplied at a time */
-    STRIDE = SL_PAGE_TOKENS + PART,
+    WARPS = THREADS / SL_WARP,
+    WARP_QUERIES = 16,
+    QUERIES = WARPS * WARP_QUERIES, /* multiplied at a time */
+    KEY_TILES = SL_PAGE_TOKENS / 8, /* of an mma */
+    SLICE = 32,                     /* columns multiplied at a time */
+    STRIDE = SLICE + 4,             /* eight rows of 16 bytes lie in all banks */
     SELECT_THREADS = 1024,
     DIGITS = 256
 };
@@ -65,65 +72,101 @@ static __device__ __forceinline__ unsigned char *layer_of(const compact_args &ar
 }
 
 typedef struct product_memory {
-    float keys[SLICE][STRIDE], queries[SLICE][STRIDE];
-    const float *rows[SL_PAGE_TOKENS]; /* where each query begins; NULL: there are no more */
+    float keys[SL_PAGE_TOKENS][STRIDE], queries[QUERIES][STRIDE];
+    const float *rows[QUERIES]; /* where each query begins; NULL: there are no more */
 } product_memory;
 
-/* A warp writes 4 rows by 8 columns at once, to 32 banks. */
-template <typename LOAD> static __device__ __forceinline__ void load_slice(float (*to)[STRIDE], LOAD load) {
-    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
-    for (int32_t unit = warp; unit < SL_PAGE_TOKENS / 4 * (SLICE / 8); unit += THREADS / SL_WARP) {
-        const int32_t row = unit / (SLICE / 8) * 4 + lane / 8, column = unit % (SLICE / 8) * 8 + lane % 8;
-        to[column][row] = load(row, column);
+/* Eight lanes write a row. */
+template <typename LOAD>
+static __device__ __forceinline__ void load_slice(float (*to)[STRIDE], int32_t rows, LOAD load) {
+    const int32_t row = (int32_t)threadIdx.x / 8, column = (int32_t)threadIdx.x % 8 * 4;
+    for (int32_t r = row; r < rows; r += THREADS / 8) {
+        *(float4 *)&to[r][column] =
+            make_float4(load(r, column), load(r, column + 1), load(r, column + 2), load(r, column + 3));
     }
 }
 
-/* Scores of queries first + [0, 64) and the page's keys: sums[i][j] of query 4 y + i and key 4 x + j. */
+/* x becomes the tf32 part of it; returns what it lacks, of which an mma takes the first 11 bits. */
+static __device__ __forceinline__ uint32_t split_tf32(uint32_t *x) {
+    const float whole = __uint_as_float(*x);
+    *x &= 0xffffe000u;
+    return __float_as_uint(whole - __uint_as_float(*x));
+}
+
+/* Eight columns of 16 queries and 64 keys; lane l has row l % 8 of matrix l / 8. */
+template <bool EXACT>
+static __device__ __forceinline__ void multiply_columns(const float *queries, const float *keys,
+                                                        float (&sums)[KEY_TILES][4]) {
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, row = lane % 8, matrix = lane / 8;
+    uint32_t q[4], q_rest[4];
+    sl_load_matrices(sl_shared_address(queries + (row + matrix % 2 * 8) * STRIDE + matrix / 2 * 4), q);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        q_rest[i] = split_tf32(&q[i]);
+    }
+#pragma unroll
+    for (int n = 0; n < KEY_TILES; n += 2) {
+        uint32_t k[4], k_rest[4];
+        sl_load_matrices(sl_shared_address(keys + (8 * n + row + matrix / 2 * 8) * STRIDE + matrix % 2 * 4),
+                         k);
+#pragma unroll
+        for (int i = 0; !EXACT && i < 4; i++) {
+            k_rest[i] = split_tf32(&k[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            if (!EXACT) {
+                sl_mma_tf32(sums[n + i], q, k_rest[2 * i], k_rest[2 * i + 1]);
+            }
+            sl_mma_tf32(sums[n + i], q_rest, k[2 * i], k[2 * i + 1]);
+            sl_mma_tf32(sums[n + i], q, k[2 * i], k[2 * i + 1]);
+        }
+    }
+}
+
+/* Scores of queries first + [0, 128) and the page's keys: sums[n][i] of query 16 warp + lane / 4 + i / 2 * 8
+ * and key 8 n + 2 (lane % 4) + i % 2. */
 template <int TYPE>
 static __device__ __forceinline__ void multiply(const compact_args &args, const compact_view &view,
                                                 const unsigned char *keys, int32_t first,
-                                                product_memory *memory, float (&sums)[PART][PART]) {
-    const int32_t x = (int32_t)threadIdx.x % SIDE, y = (int32_t)threadIdx.x / SIDE;
+                                                product_memory *memory, float (&sums)[KEY_TILES][4]) {
+    const bool exact = TYPE == SL_QTYPE_F16 || TYPE == SL_QTYPE_BF16 || TYPE == SL_QTYPE_FP8;
+    const int32_t own = (int32_t)threadIdx.x / SL_WARP * WARP_QUERIES;
     const int32_t size = view.cache.key_size, kv_head = (int32_t)blockIdx.y;
     const sl_op_attention &attention = args.compact.attention;
 #pragma unroll
-    for (int i = 0; i < PART * PART; i++) {
-        sums[i / PART][i % PART] = 0;
+    for (int i = 0; i < KEY_TILES * 4; i++) {
+        sums[i / 4][i % 4] = 0;
     }
-    if (threadIdx.x < SL_PAGE_TOKENS) {
+    if (threadIdx.x < QUERIES) {
         const int32_t query = first + (int32_t)threadIdx.x, head = kv_head * args.ratio + query % args.ratio;
         memory->rows[threadIdx.x] =
             query < view.queries ? sl_f32(args.q, query / args.ratio) + head * attention.q_stride : NULL;
     }
     __syncthreads();
+    const int32_t rest = (view.queries - first + WARP_QUERIES - 1) / WARP_QUERIES * WARP_QUERIES;
+    const int32_t queries = rest < QUERIES ? rest : QUERIES;
     for (int32_t from = 0; from < size; from += SLICE) {
-        load_slice(memory->keys, [&](int32_t row, int32_t column) {
+        load_slice(memory->keys, SL_PAGE_TOKENS, [&](int32_t row, int32_t column) {
             return from + column < size
                        ? sl_cache_element<TYPE>(keys + (uint64_t)row * view.cache.key_bytes, from + column)
                        : 0.0f;
         });
-        load_slice(memory->queries, [&](int32_t row, int32_t column) {
+        load_slice(memory->queries, queries, [&](int32_t row, int32_t column) {
             return memory->rows[row] && from + column < size ? memory->rows[row][from + column] : 0.0f;
         });
         __syncthreads();
-        const int32_t columns = size - from < SLICE ? size - from : SLICE;
-        for (int32_t c = 0; c < columns; c++) {
-            const float4 k = *(const float4 *)&memory->keys[c][PART * x];
-            const float4 q = *(const float4 *)&memory->queries[c][PART * y];
-            const float ks[PART] = {k.x, k.y, k.z, k.w}, qs[PART] = {q.x, q.y, q.z, q.w};
+        if (own < queries) {
 #pragma unroll
-            for (int i = 0; i < PART; i++) {
-#pragma unroll
-                for (int j = 0; j < PART; j++) {
-                    sums[i][j] = fmaf(qs[i], ks[j], sums[i][j]);
-                }
+            for (int c = 0; c < SLICE; c += 8) {
+                multiply_columns<exact>(&memory->queries[own][c], &memory->keys[0][c], sums);
             }
         }
         __syncthreads();
     }
 #pragma unroll
-    for (int i = 0; i < PART * PART; i++) {
-        float &score = sums[i / PART][i % PART];
+    for (int i = 0; i < KEY_TILES * 4; i++) {
+        float &score = sums[i / 4][i % 4];
         score *= attention.scale;
         if (attention.softcap > 0) {
             score = attention.softcap * tanhf(score / attention.softcap);
@@ -131,21 +174,15 @@ static __device__ __forceinline__ void multiply(const compact_args &args, const 
     }
 }
 
-/* Over the threads that have the same queries. */
-static __device__ __forceinline__ float side_largest(float value) {
-#pragma unroll
-    for (int distance = SIDE / 2; distance > 0; distance /= 2) {
-        value = fmaxf(value, __shfl_xor_sync(SL_FULL_WARP, value, distance));
-    }
-    return value;
+/* Over the four lanes that have the same queries. */
+static __device__ __forceinline__ float row_largest(float value) {
+    value = fmaxf(value, __shfl_xor_sync(SL_FULL_WARP, value, 2));
+    return fmaxf(value, __shfl_xor_sync(SL_FULL_WARP, value, 1));
 }
 
-static __device__ __forceinline__ float side_sum(float value) {
-#pragma unroll
-    for (int distance = SIDE / 2; distance > 0; distance /= 2) {
-        value += __shfl_xor_sync(SL_FULL_WARP, value, distance);
-    }
-    return value;
+static __device__ __forceinline__ float row_sum(float value) {
+    value += __shfl_xor_sync(SL_FULL_WARP, value, 2);
+    return value + __shfl_xor_sync(SL_FULL_WARP, value, 1);
 }
 
 /* ---- 1: of each page */
@@ -164,29 +201,32 @@ static __global__ void __launch_bounds__(THREADS)
     if (tile * SL_PAGE_TOKENS >= view.keys) {
         return;
     }
-    const int32_t x = (int32_t)threadIdx.x % SIDE, y = (int32_t)threadIdx.x / SIDE, page = view.table[tile];
+    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
+    const int32_t page = view.table[tile];
     const unsigned char *keys = layer_of(args, view.cache, page < 0 ? 0 : page) +
                                 (uint64_t)kv_head * SL_PAGE_TOKENS * view.cache.key_bytes;
-    for (int32_t first = 0; first < view.queries; first += SL_PAGE_TOKENS) {
-        float scores[PART][PART];
+    for (int32_t first = 0; first < view.queries; first += QUERIES) {
+        float scores[KEY_TILES][4];
         multiply<TYPE>(args, view, keys, first, &memory, scores);
 #pragma unroll
-        for (int i = 0; i < PART; i++) {
-            const int32_t query = first + PART * y + i;
+        for (int half = 0; half < 2; half++) {
+            const int32_t query = first + WARP_QUERIES * warp + lane / 4 + 8 * half;
             const int32_t end =
                 page < 0 ? 0 : view.keys - view.rows + query / args.ratio + 1 - tile * SL_PAGE_TOKENS;
             float largest = -INFINITY, sum = 0;
 #pragma unroll
-            for (int j = 0; j < PART; j++) {
-                largest = PART * x + j < end ? fmaxf(largest, scores[i][j]) : largest;
+            for (int j = 0; j < 2 * KEY_TILES; j++) {
+                const int32_t key = j / 2 * 8 + lane % 4 * 2 + j % 2;
+                largest = key < end ? fmaxf(largest, scores[j / 2][2 * half + j % 2]) : largest;
             }
-            largest = side_largest(largest);
+            largest = row_largest(largest);
 #pragma unroll
-            for (int j = 0; j < PART; j++) {
-                sum += PART * x + j < end ? expf(scores[i][j] - largest) : 0.0f;
+            for (int j = 0; j < 2 * KEY_TILES; j++) {
+                const int32_t key = j / 2 * 8 + lane % 4 * 2 + j % 2;
+                sum += key < end ? expf(scores[j / 2][2 * half + j % 2] - largest) : 0.0f;
             }
-            sum = side_sum(sum);
-            if (x == 0 && query < view.queries) {
+            sum = row_sum(sum);
+            if (lane % 4 == 0 && query < view.queries) {
                 args.parts[((int64_t)kv_head * args.queries + query) * args.tiles + tile] = {largest, sum};
             }
         }
@@ -244,35 +284,46 @@ static __global__ void __launch_bounds__(THREADS)
     if (rest <= 0) {
         return;
     }
-    const int32_t x = (int32_t)threadIdx.x % SIDE, y = (int32_t)threadIdx.x / SIDE, page = view.table[tile];
+    const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
+    const int32_t page = view.table[tile];
     const unsigned char *keys = layer_of(args, view.cache, page < 0 ? 0 : page) +
                                 (uint64_t)kv_head * SL_PAGE_TOKENS * view.cache.key_bytes;
-    float sums[PART] = {0, 0, 0, 0};
-    for (int32_t first = 0; first < view.queries; first += SL_PAGE_TOKENS) {
-        float scores[PART][PART];
+    float sums[2 * KEY_TILES];
+#pragma unroll
+    for (int j = 0; j < 2 * KEY_TILES; j++) {
+        sums[j] = 0;
+    }
+    for (int32_t first = 0; first < view.queries; first += QUERIES) {
+        float scores[KEY_TILES][4];
         multiply<TYPE>(args, view, keys, first, &memory, scores);
 #pragma unroll
-        for (int i = 0; i < PART; i++) {
-            const int32_t query = first + PART * y + i;
+        for (int half = 0; half < 2; half++) {
+            const int32_t query = first + WARP_QUERIES * warp + lane / 4 + 8 * half;
             if (query < view.queries) {
                 const softmax whole = args.wholes[kv_head * args.queries + query];
 #pragma unroll
-                for (int j = 0; j < PART; j++) {
-                    sums[j] += expf(scores[i][j] - whole.largest) * whole.sum;
+                for (int j = 0; j < 2 * KEY_TILES; j++) {
+                    sums[j] += expf(scores[j / 2][2 * half + j % 2] - whole.largest) * whole.sum;
                 }
             }
         }
     }
-    float(*across)[STRIDE] = memory.keys; /* [SIDE] */
+    float(*across)[SL_PAGE_TOKENS] = (float(*)[SL_PAGE_TOKENS])(void *)memory.keys; /* [WARPS] */
 #pragma unroll
-    for (int j = 0; j < PART; j++) {
-        across[y][PART * x + j] = sums[j];
+    for (int j = 0; j < 2 * KEY_TILES; j++) {
+#pragma unroll
+        for (int distance = 4; distance < SL_WARP; distance *= 2) {
+            sums[j] += __shfl_xor_sync(SL_FULL_WARP, sums[j], distance);
+        }
+        if (lane < 4) {
+            across[warp][j / 2 * 8 + lane * 2 + j % 2] = sums[j];
+        }
     }
     __syncthreads();
     const int32_t key = (int32_t)threadIdx.x;
     if (key < SL_PAGE_TOKENS && key < rest) {
         float sum = 0;
-        for (int i = 0; i < SIDE; i++) {
+        for (int i = 0; i < WARPS; i++) {
             sum += across[i][key];
         }
         args.scores[(int64_t)kv_head * args.keys + tile * SL_PAGE_TOKENS + key] = page < 0 ? 0.0f : sum;
@@ -501,7 +552,7 @@ static SL_CUDA_RUN(run) {
                                (uint32_t *)(void *)(scratch + layout.pooled),
                                (int32_t *)(void *)(scratch + layout.kept)};
     const unsigned heads = (unsigned)group->kv_heads;
-    const unsigned warps = THREADS / SL_WARP, joins = ((unsigned)queries + warps - 1) / warps;
+    const unsigned joins = ((unsigned)queries + WARPS - 1) / WARPS;
     const int32_t copies = sl_table_width(compact->keep) < tiles ? sl_table_width(compact->keep) : tiles;
     const sl_launch_shape pages = {dim3((unsigned)tiles, heads), dim3(THREADS), 0};
     const typed_kernels *row = TYPES;
@@ -526,7 +577,7 @@ static SL_CUDA_RUN(run) {
 static const sl_cuda_kernel KERNELS[] = {
     {.kernel = {.name = "compact/cuda",
                 .op = SL_OP_COMPACT,
-                .numeric_class = "tile64/fma",
+                .numeric_class = "tile64/tf32x2",
                 .batched = true,
                 .workspace = workspace},
      .run = run},

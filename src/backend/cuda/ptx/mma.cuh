@@ -32,6 +32,15 @@ static __device__ __forceinline__ void sl_mma_bf16_k8(float d[4], const uint32_t
         : "r"(a[0]), "r"(a[1]), "r"(b), "f"(c[0]), "f"(c[1]), "f"(c[2]), "f"(c[3]));
 }
 
+/* 8 columns of a. Of each number the first 11 bits count. */
+static __device__ __forceinline__ void sl_mma_tf32(float c[4], const uint32_t a[4], uint32_t b0,
+                                                   uint32_t b1) {
+    asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
 /* 32 columns of a, whose bytes have a sign or not; b's have. c is that of both rows: columns' first and
  * second. */
 template <bool UNSIGNED>
