@@ -24,6 +24,8 @@ enum {
     QUERIES = WARPS * WARP_QUERIES, /* multiplied at a time */
     KEY_TILES = SL_PAGE_TOKENS / 8, /* of an mma */
     SLICE = 32,                     /* columns multiplied at a time */
+    QUADS = SLICE / SL_QUAD,        /* of a row's slice: a thread has one of some rows */
+    STEP = THREADS / QUADS,         /* rows between these */
     STRIDE = SLICE + 4,             /* eight rows of 16 bytes lie in all banks */
     SELECT_THREADS = 1024,
     DIGITS = 256
@@ -76,16 +78,6 @@ typedef struct product_memory {
     const float *rows[QUERIES]; /* where each query begins; NULL: there are no more */
 } product_memory;
 
-/* Eight lanes write a row. */
-template <typename LOAD>
-static __device__ __forceinline__ void load_slice(float (*to)[STRIDE], int32_t rows, LOAD load) {
-    const int32_t row = (int32_t)threadIdx.x / 8, column = (int32_t)threadIdx.x % 8 * 4;
-    for (int32_t r = row; r < rows; r += THREADS / 8) {
-        *(float4 *)&to[r][column] =
-            make_float4(load(r, column), load(r, column + 1), load(r, column + 2), load(r, column + 3));
-    }
-}
-
 /* x becomes the tf32 part of it; returns what it lacks, of which an mma takes the first 11 bits. */
 static __device__ __forceinline__ uint32_t split_tf32(uint32_t *x) {
     const float whole = __uint_as_float(*x);
@@ -124,9 +116,46 @@ static __device__ __forceinline__ void multiply_columns(const float *queries, co
     }
 }
 
+/* What a thread carries from global memory to a slice. */
+typedef struct carried {
+    float4 keys[SL_PAGE_TOKENS / STEP], queries[QUERIES / STEP];
+} carried;
+
+template <int TYPE, bool ALIGNED>
+static __device__ __forceinline__ carried fetch_slice(const compact_view &view, const unsigned char *keys,
+                                                      const product_memory &memory, int32_t from) {
+    const int32_t row = (int32_t)threadIdx.x / QUADS, size = view.cache.key_size;
+    const int32_t column = from + (int32_t)threadIdx.x % QUADS * SL_QUAD;
+    const float4 none = make_float4(0, 0, 0, 0);
+    carried result;
+#pragma unroll
+    for (int i = 0; i < SL_PAGE_TOKENS / STEP; i++) {
+        const unsigned char *key = keys + (uint64_t)(row + i * STEP) * view.cache.key_bytes;
+        result.keys[i] = column < size ? sl_cache_quad<TYPE, ALIGNED>(key, column, size) : none;
+    }
+#pragma unroll
+    for (int i = 0; i < QUERIES / STEP; i++) {
+        const float *query = memory.rows[row + i * STEP];
+        result.queries[i] = query && column < size ? sl_load_quad<ALIGNED>(query, column, size) : none;
+    }
+    return result;
+}
+
+static __device__ __forceinline__ void store_slice(const carried &from, product_memory *to) {
+    const int32_t row = (int32_t)threadIdx.x / QUADS, column = (int32_t)threadIdx.x % QUADS * SL_QUAD;
+#pragma unroll
+    for (int i = 0; i < SL_PAGE_TOKENS / STEP; i++) {
+        *(float4 *)&to->keys[row + i * STEP][column] = from.keys[i];
+    }
+#pragma unroll
+    for (int i = 0; i < QUERIES / STEP; i++) {
+        *(float4 *)&to->queries[row + i * STEP][column] = from.queries[i];
+    }
+}
+
 /* Scores of queries first + [0, 128) and the page's keys: sums[n][i] of query 16 warp + lane / 4 + i / 2 * 8
- * and key 8 n + 2 (lane % 4) + i % 2. */
-template <int TYPE>
+ * and key 8 n + 2 (lane % 4) + i % 2. The next slice is on its way while one is multiplied. */
+template <int TYPE, bool ALIGNED>
 static __device__ __forceinline__ void multiply(const compact_args &args, const compact_view &view,
                                                 const unsigned char *keys, int32_t first,
                                                 product_memory *memory, float (&sums)[KEY_TILES][4]) {
@@ -144,19 +173,14 @@ static __device__ __forceinline__ void multiply(const compact_args &args, const 
             query < view.queries ? sl_f32(args.q, query / args.ratio) + head * attention.q_stride : NULL;
     }
     __syncthreads();
-    const int32_t rest = (view.queries - first + WARP_QUERIES - 1) / WARP_QUERIES * WARP_QUERIES;
-    const int32_t queries = rest < QUERIES ? rest : QUERIES;
+    carried next = fetch_slice<TYPE, ALIGNED>(view, keys, *memory, 0);
     for (int32_t from = 0; from < size; from += SLICE) {
-        load_slice(memory->keys, SL_PAGE_TOKENS, [&](int32_t row, int32_t column) {
-            return from + column < size
-                       ? sl_cache_element<TYPE>(keys + (uint64_t)row * view.cache.key_bytes, from + column)
-                       : 0.0f;
-        });
-        load_slice(memory->queries, queries, [&](int32_t row, int32_t column) {
-            return memory->rows[row] && from + column < size ? memory->rows[row][from + column] : 0.0f;
-        });
+        store_slice(next, memory);
         __syncthreads();
-        if (own < queries) {
+        if (from + SLICE < size) {
+            next = fetch_slice<TYPE, ALIGNED>(view, keys, *memory, from + SLICE);
+        }
+        if (first + own < view.queries) {
 #pragma unroll
             for (int c = 0; c < SLICE; c += 8) {
                 multiply_columns<exact>(&memory->queries[own][c], &memory->keys[0][c], sums);
@@ -187,8 +211,8 @@ static __device__ __forceinline__ float row_sum(float value) {
 
 /* ---- 1: of each page */
 
-template <int TYPE>
-static __global__ void __launch_bounds__(THREADS)
+template <int TYPE, bool ALIGNED>
+static __global__ void __launch_bounds__(THREADS, 2)
     compact_sum_kernel(sl_cuda_context context, compact_args args) {
     __shared__ product_memory memory;
     sl_let_next_begin();
@@ -207,7 +231,7 @@ static __global__ void __launch_bounds__(THREADS)
                                 (uint64_t)kv_head * SL_PAGE_TOKENS * view.cache.key_bytes;
     for (int32_t first = 0; first < view.queries; first += QUERIES) {
         float scores[KEY_TILES][4];
-        multiply<TYPE>(args, view, keys, first, &memory, scores);
+        multiply<TYPE, ALIGNED>(args, view, keys, first, &memory, scores);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int32_t query = first + WARP_QUERIES * warp + lane / 4 + 8 * half;
@@ -269,8 +293,8 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- 3: of each key in front of the rows' own */
 
-template <int TYPE>
-static __global__ void __launch_bounds__(THREADS)
+template <int TYPE, bool ALIGNED>
+static __global__ void __launch_bounds__(THREADS, 2)
     compact_score_kernel(sl_cuda_context context, compact_args args) {
     __shared__ product_memory memory;
     sl_let_next_begin();
@@ -295,7 +319,7 @@ static __global__ void __launch_bounds__(THREADS)
     }
     for (int32_t first = 0; first < view.queries; first += QUERIES) {
         float scores[KEY_TILES][4];
-        multiply<TYPE>(args, view, keys, first, &memory, scores);
+        multiply<TYPE, ALIGNED>(args, view, keys, first, &memory, scores);
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int32_t query = first + WARP_QUERIES * warp + lane / 4 + 8 * half;
@@ -492,19 +516,21 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- all of it */
 
+/* Of rows in quads, and of others. */
 typedef struct typed_kernels {
     sl_qtype type;
-    void (*sum)(sl_cuda_context, compact_args);
-    void (*score)(sl_cuda_context, compact_args);
+    void (*sum[2])(sl_cuda_context, compact_args);
+    void (*score[2])(sl_cuda_context, compact_args);
 } typed_kernels;
 
-static const typed_kernels TYPES[] = {
-    {SL_QTYPE_F32, compact_sum_kernel<SL_QTYPE_F32>, compact_score_kernel<SL_QTYPE_F32>},
-    {SL_QTYPE_F16, compact_sum_kernel<SL_QTYPE_F16>, compact_score_kernel<SL_QTYPE_F16>},
-    {SL_QTYPE_BF16, compact_sum_kernel<SL_QTYPE_BF16>, compact_score_kernel<SL_QTYPE_BF16>},
-    {SL_QTYPE_Q8_0, compact_sum_kernel<SL_QTYPE_Q8_0>, compact_score_kernel<SL_QTYPE_Q8_0>},
-    {SL_QTYPE_FP8, compact_sum_kernel<SL_QTYPE_FP8>, compact_score_kernel<SL_QTYPE_FP8>},
-};
+template <int TYPE>
+static const typed_kernels OF_TYPE = {(sl_qtype)TYPE,
+                                      {compact_sum_kernel<TYPE, false>, compact_sum_kernel<TYPE, true>},
+                                      {compact_score_kernel<TYPE, false>, compact_score_kernel<TYPE, true>}};
+
+static const typed_kernels *const TYPES[] = {&OF_TYPE<SL_QTYPE_F32>, &OF_TYPE<SL_QTYPE_F16>,
+                                             &OF_TYPE<SL_QTYPE_BF16>, &OF_TYPE<SL_QTYPE_Q8_0>,
+                                             &OF_TYPE<SL_QTYPE_FP8>};
 
 /* Byte offsets of the arrays, and behind the last one. */
 typedef struct compact_layout {
@@ -555,17 +581,19 @@ static SL_CUDA_RUN(run) {
     const unsigned joins = ((unsigned)queries + WARPS - 1) / WARPS;
     const int32_t copies = sl_table_width(compact->keep) < tiles ? sl_table_width(compact->keep) : tiles;
     const sl_launch_shape pages = {dim3((unsigned)tiles, heads), dim3(THREADS), 0};
-    const typed_kernels *row = TYPES;
-    while (row->type != context->caches[compact->attention.place.group].type) {
+    const bool in_quads = sl_in_quads(op->in[0]) && compact->attention.q_stride % SL_QUAD == 0 &&
+                          group->key_size % SL_QUAD == 0;
+    const typed_kernels *const *row = TYPES;
+    while ((*row)->type != context->caches[compact->attention.place.group].type) {
         if (++row == TYPES + sizeof TYPES / sizeof *TYPES) {
             return cudaErrorInvalidValue;
         }
     }
-    cudaError_t code = sl_launch(context, stream, pages, row->sum, *context, args);
+    cudaError_t code = sl_launch(context, stream, pages, (*row)->sum[in_quads], *context, args);
     code = code ? code
                 : sl_launch(context, stream, {dim3(joins, heads), dim3(THREADS), 0}, compact_join_kernel,
                             *context, args);
-    code = code ? code : sl_launch(context, stream, pages, row->score, *context, args);
+    code = code ? code : sl_launch(context, stream, pages, (*row)->score[in_quads], *context, args);
     code = code ? code
                 : sl_launch(context, stream, {dim3(heads), dim3(SELECT_THREADS), 0}, compact_select_kernel,
                             *context, args);
