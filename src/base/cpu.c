@@ -108,10 +108,7 @@ int sl_isa_parse(const char *name) {
 /* ---- how many processors
  * ------------------------------------------------------------------------------------------ */
 
-enum {
-    PATH_BYTES = 4096,
-    MOST_PROCESSORS = 16 * 1024, /* that an affinity mask has room for */
-};
+enum { PATH_BYTES = 4096 };
 
 /* Numbers at the beginning of a file, at most two; how many there were. */
 static int read_numbers(const char *folder, const char *name, long long numbers[2]) {
@@ -139,7 +136,7 @@ static int quota_of_group(const char *folder, bool version2) {
         return 0;
     }
     const long long processors = (numbers[0] - 1) / numbers[1] + 1;
-    return processors <= MOST_PROCESSORS ? (int)processors : 0;
+    return processors <= SL_CPU_PROCESSORS ? (int)processors : 0;
 }
 
 /* The smallest limit of a group and of all that it lies in, up to the folder `top` characters long. */
@@ -242,7 +239,7 @@ int sl_cpu_quota(const char *root) {
 }
 
 int sl_cpu_count(void) {
-    cpu_set_t sets[MOST_PROCESSORS / CPU_SETSIZE];
+    cpu_set_t sets[SL_CPU_PROCESSORS / CPU_SETSIZE];
     int count = sched_getaffinity(0, sizeof sets, sets) == 0 ? CPU_COUNT_S(sizeof sets, sets) : 1;
     const int quota = sl_cpu_quota("");
     count = quota > 0 && quota < count ? quota : count;
@@ -261,7 +258,7 @@ static int next_in_list(const char **list, int range[2]) {
         char *end;
         const long first = strtol(*list, &end, 10);
         const long last = end > *list && *end == '-' ? strtol(end + 1, &end, 10) : first;
-        if (end == *list || first < 0 || last < first || last >= MOST_PROCESSORS) {
+        if (end == *list || first < 0 || last < first || last >= SL_CPU_PROCESSORS) {
             return -1;
         }
         *list = end + (*end == ',');
@@ -308,10 +305,10 @@ static bool first_of_core(const char *root, int processor, const bool *allowed, 
     return found;
 }
 
-int sl_cpu_cores(const char *root) {
+/* Marks the processors of the calling thread's affinity mask. One more than the last; 0: not known. */
+static int read_allowed(const char *root, bool allowed[SL_CPU_PROCESSORS]) {
     char path[PATH_BYTES], line[LIST_BYTES];
-    bool allowed[MOST_PROCESSORS] = {false};
-    int cores = 0, range[2] = {0, 0}, most = 0;
+    int range[2] = {0, 0}, most = 0;
     const int length = snprintf(path, sizeof path, "%s/proc/thread-self/status", root);
     const char *list = line;
     if (length >= (int)sizeof path || !read_line(path, "Cpus_allowed_list:", line)) {
@@ -321,11 +318,78 @@ int sl_cpu_cores(const char *root) {
         allowed[p] = true;
         most = p >= most ? p + 1 : most;
     }
+    return most;
+}
+
+int sl_cpu_cores(const char *root) {
+    bool allowed[SL_CPU_PROCESSORS] = {false};
+    const int most = read_allowed(root, allowed);
+    int cores = 0;
     for (int p = 0; p < most; p++) {
         int first;
         cores += allowed[p] && first_of_core(root, p, allowed, &first) && first == p;
     }
     return cores;
+}
+
+/* ---- which of them are one node
+ * ------------------------------------------------------------------------------------ */
+
+enum { MOST_NODES = 1024 /* that kernels are made for */ };
+
+/* Allowed processors of a node's list become those of `index`; how many, -1 where the list says nothing that
+ * can be, such as a processor that another node has. */
+static int read_node(const char *root, int node, const bool *allowed, sl_cpu_nodes *nodes) {
+    char path[PATH_BYTES], line[LIST_BYTES];
+    const char *list = line;
+    int range[2] = {0, 0}, count = 0;
+    const int length = snprintf(path, sizeof path, "%s/sys/devices/system/node/node%d/cpulist", root, node);
+    if (length >= (int)sizeof path || !read_line(path, "", line)) {
+        return -1;
+    }
+    for (int p; (p = next_in_list(&list, range)) >= 0;) {
+        if (nodes->node_of[p] >= 0) {
+            return -1;
+        }
+        nodes->node_of[p] = (int16_t)(allowed[p] ? nodes->count : -1);
+        count += allowed[p];
+    }
+    return *list == '\n' || *list == '\0' ? count : -1;
+}
+
+/* Nodes that are offline are not in the list of nodes, nor are processors that are offline in a node's. */
+void sl_cpu_nodes_here(const char *root, sl_cpu_nodes *nodes) {
+    char path[PATH_BYTES], line[LIST_BYTES];
+    bool allowed[SL_CPU_PROCESSORS] = {false};
+    int range[2] = {0, 0};
+    const int length = snprintf(path, sizeof path, "%s/sys/devices/system/node/online", root);
+    const char *list = line;
+    nodes->count = nodes->processors = 0;
+    memset(nodes->node_of, -1, sizeof nodes->node_of);
+    bool known = length < (int)sizeof path && read_line(path, "", line) && read_allowed(root, allowed) > 0;
+    for (int node; known && (node = next_in_list(&list, range)) >= 0;) {
+        const int count = node < MOST_NODES ? read_node(root, node, allowed, nodes) : -1;
+        known = count >= 0;
+        nodes->count += count > 0;
+        nodes->processors += count > 0 ? count : 0;
+    }
+    known = known && (*list == '\n' || *list == '\0');
+    nodes->count = known && nodes->count > 1 ? nodes->count : 1;
+}
+
+int sl_cpu_node_of_thread(const sl_cpu_nodes *nodes, int thread, int threads) {
+    /* The middle of the thread's part of all processors, node after node. */
+    const int64_t place = (2 * (int64_t)thread + 1) * nodes->processors / (2 * (int64_t)threads);
+    int64_t before = 0;
+    for (int node = 0; node + 1 < nodes->count; node++) {
+        for (int p = 0; p < SL_CPU_PROCESSORS; p++) {
+            before += nodes->node_of[p] == node;
+        }
+        if (place < before) {
+            return node;
+        }
+    }
+    return nodes->count - 1;
 }
 
 int sl_cpu_threads(void) {

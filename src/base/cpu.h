@@ -3,6 +3,7 @@
 #define SL_BASE_CPU_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* In rising order. Each contains the ones before it, but that avxvnni is not in every processor with AVX-512.
  */
@@ -35,6 +36,18 @@ int sl_cpu_count(void);
 /* Cores that the calling thread's affinity mask has a processor of: hyper-threads of one core count once. 0:
  * not known. The system's files are looked for as above. */
 int sl_cpu_cores(const char *root);
+/* Nodes of memory (NUMA) that the calling thread's affinity mask has processors of. */
+enum { SL_CPU_PROCESSORS = 16 * 1024 }; /* that a mask has room for */
+typedef struct sl_cpu_nodes {
+    int count;      /* 1: there is one, or it is not known; node_of is then not to be used */
+    int processors; /* of all nodes */
+    int16_t node_of[SL_CPU_PROCESSORS]; /* 0 .. count-1, in the order of their numbers; -1: not of the mask */
+} sl_cpu_nodes;
+/* The system's files are looked for as above. */
+void sl_cpu_nodes_here(const char *root, sl_cpu_nodes *nodes);
+/* The node that thread `thread` of `threads` should stay on: each node has as large a part of the threads as
+ * it has of the processors, and threads of one node have numbers side by side. */
+int sl_cpu_node_of_thread(const sl_cpu_nodes *nodes, int thread, int threads);
 /* Threads that compute best: of all cores, and not more than the quota; at least 1. A core's hyper-threads
  * share its arithmetic and its way to memory. */
 int sl_cpu_threads(void);

@@ -123,18 +123,23 @@ void sl_map_close(sl_map *map) {
     map->watch = 0;
 }
 
+/* Whoever touches a page of a file may get all of the folio that the page lies in, given back before or not:
+ * so many bytes at most, at a multiple of them. */
+enum { FOLIO = 2 << 20 };
+
 void sl_map_give_back(const void *data, size_t bytes) {
-    const uintptr_t address = (uintptr_t)data, page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    const uintptr_t address = (uintptr_t)data;
     const int which = find_watched(address);
-    if (which < 0) {
+    if (which < 0 || bytes == 0) {
         return;
     }
-    const uintptr_t rest = atomic_load(&watched[which].end) - address;
-    const uintptr_t begin = (address + page - 1) / page * page;
-    const uintptr_t end = (address + (bytes < rest ? bytes : rest)) / page * page;
-    if (begin < end) {
-        madvise((void *)begin, end - begin, MADV_DONTNEED);
+    const uintptr_t first = atomic_load(&watched[which].begin), last = atomic_load(&watched[which].end);
+    if (first > address || last <= address) { /* it has just been unmapped */
+        return;
     }
+    const uintptr_t begin = first + (address - first) / FOLIO * FOLIO;
+    const uintptr_t end = first + (address - first + bytes + FOLIO - 1) / FOLIO * FOLIO;
+    madvise((void *)begin, (end < last ? end : last) - begin, MADV_DONTNEED);
 }
 
 /* ---- what was lost

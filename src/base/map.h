@@ -18,9 +18,9 @@ typedef struct sl_map {
 int sl_map_open(sl_map *map, const char *path, sl_error *error);
 /* Unmaps; a zero map is fine. */
 void sl_map_close(sl_map *map);
-/* Gives the whole pages of [data, data + bytes) back when they lie in a map made by sl_map_open: they count no
- * longer as memory of the process, and whoever reads them again has them from the file. Other memory is left
- * alone. Any thread. */
+/* Gives the pages of [data, data + bytes) back, and those around them that came with them, when they lie in a
+ * map made by sl_map_open: they count no longer as memory of the process, and whoever reads them again has
+ * them from the file. Other memory is left alone. Any thread. */
 void sl_map_give_back(const void *data, size_t bytes);
 
 /* Reading a page that the file has no more, or that cannot be read, raises SIGBUS. This installs a handler

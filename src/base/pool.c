@@ -4,11 +4,13 @@
 #include "base/alloc.h"
 #include "base/clock.h"
 #include "base/cpu.h"
+#include "base/log.h"
 
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdalign.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -56,6 +58,7 @@ typedef struct worker {
     sl_pool *pool;
     pthread_t thread;
     int index;
+    int member;    /* of the run's team */
     int64_t delay; /* when it was measured last */
 } worker;
 
@@ -69,7 +72,8 @@ struct sl_pool {
     waiting runs;     /* counts them; below, the team of the last */
     waiting barriers; /* counts them; below, how many threads have come to the next */
     _Atomic int stop;
-    int team; /* that makes the next run, or this one: threads 0 .. team - 1; changes between runs */
+    cpu_set_t *callers; /* processors that the caller of a run may use meanwhile; NULL: all */
+    int team;           /* that makes the next run, or this one; changes between runs */
     /* What runs were like since the team was judged. */
     _Atomic int64_t waited;  /* nanoseconds at barriers beyond the first rounds, of all threads */
     _Atomic int64_t delayed; /* nanoseconds without a processor, of all threads */
@@ -189,7 +193,7 @@ static int64_t delay_of_thread(void) {
 
 /* One thread's part of a run. */
 static void take_part(sl_pool *pool, worker *self) {
-    pool->function(pool->context, self->index, pool->team);
+    pool->function(pool->context, self->member, pool->team);
     if (pool->measures) {
         const int64_t delay = delay_of_thread();
         atomic_fetch_add_explicit(&pool->delayed, delay - self->delay, memory_order_relaxed);
@@ -209,7 +213,8 @@ static void *worker_main(void *argument) {
         }
         /* A run does not end without the members of its team, so that they miss none; others may. */
         seen = atomic_load_explicit(&pool->runs.word, memory_order_acquire);
-        if (self->index < (int)(seen & TEAM_MASK)) {
+        self->member = sl_pool_member(pool->threads, self->index, (int)(seen & TEAM_MASK));
+        if (self->member >= 0) {
             take_part(pool, self);
         }
     }
@@ -258,8 +263,38 @@ void sl_pool_destroy(sl_pool *pool) {
     for (int i = 1; i <= pool->started; i++) {
         pthread_join(pool->workers[i].thread, NULL);
     }
+    sl_free(pool->callers);
     sl_free(pool->workers);
     sl_free(pool);
+}
+
+enum { SET_BYTES = SL_CPU_PROCESSORS / 8 };
+
+int sl_pool_bind(sl_pool *pool, const sl_cpu_nodes *nodes, sl_error *error) {
+    cpu_set_t *set = sl_alloc(SET_BYTES);
+    if (!set) {
+        return sl_fail(error, SL_ERR_NOMEM, "out of memory for the processors of a thread");
+    }
+    int failed = 0;
+    for (int i = pool->threads - 1; i >= 0; i--) {
+        const int node = sl_cpu_node_of_thread(nodes, i, pool->threads);
+        CPU_ZERO_S(SET_BYTES, set);
+        for (int p = 0; p < SL_CPU_PROCESSORS; p++) {
+            if (nodes->node_of[p] == node) {
+                CPU_SET_S(p, SET_BYTES, set);
+            }
+        }
+        if (i > 0 && !failed) {
+            failed = pthread_setaffinity_np(pool->workers[i].thread, SET_BYTES, set);
+        }
+    }
+    if (failed) {
+        sl_log(SL_LOG_WARNING, "threads: they cannot be kept on their nodes of memory: %s", strerror(failed));
+        sl_free(set);
+        return 0;
+    }
+    pool->callers = set;
+    return 0;
 }
 
 int sl_pool_threads(const sl_pool *pool) {
@@ -316,6 +351,17 @@ static void look_back(sl_pool *pool, int64_t begin, int64_t now) {
     }
 }
 
+/* What a caller may use is its own again when the run is over. */
+static void run_on_node(sl_pool *pool) {
+    cpu_set_t before[SL_CPU_PROCESSORS / CPU_SETSIZE];
+    const bool bound = sched_getaffinity(0, sizeof before, before) == 0 &&
+                       sched_setaffinity(0, SET_BYTES, pool->callers) == 0;
+    take_part(pool, &pool->workers[0]);
+    if (bound) {
+        sched_setaffinity(0, sizeof before, before);
+    }
+}
+
 void sl_pool_run(sl_pool *pool, sl_pool_function function, void *context) {
     pool->function = function;
     pool->context = context;
@@ -323,7 +369,11 @@ void sl_pool_run(sl_pool *pool, sl_pool_function function, void *context) {
     if (pool->team > 1) {
         start_run(pool);
     }
-    take_part(pool, &pool->workers[0]);
+    if (pool->callers) {
+        run_on_node(pool);
+    } else {
+        take_part(pool, &pool->workers[0]);
+    }
     if (pool->threads > 1) {
         look_back(pool, begin, sl_nanoseconds_now());
     }

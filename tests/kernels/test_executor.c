@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "backend/cpu/cpu.h"
 #include "base/alloc.h"
 #include "base/cpu.h"
 #include "base/log.h"
@@ -430,6 +431,17 @@ static void test_isa_limit(void **state) {
     close_engine(&e);
 }
 
+/* What a machine of several nodes calls itself. */
+static void test_description(void **state) {
+    (void)state;
+    sl_backend_options options = {.isa = SL_ISA_AVX512, .threads = 64};
+    char text[64];
+    sl_cpu_describe(&options, 1, text, sizeof text);
+    assert_string_equal(text, "avx512, 64 threads");
+    sl_cpu_describe(&options, 2, text, sizeof text);
+    assert_string_equal(text, "avx512, 64 threads, 2 nodes");
+}
+
 static void test_refused_steps(void **state) {
     (void)state;
     static engine e;
@@ -510,6 +522,7 @@ int main(void) {
         cmocka_unit_test(test_failing_memory),
         cmocka_unit_test(test_cancelled_loading),
         cmocka_unit_test(test_isa_limit),
+        cmocka_unit_test(test_description),
         cmocka_unit_test(test_refused_steps),
     };
     return cmocka_run_group_tests_name("executor", tests, NULL, NULL);

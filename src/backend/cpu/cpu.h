@@ -9,6 +9,7 @@
 #define SL_BACKEND_CPU_CPU_H
 
 #include "backend/backend.h"
+#include "backend/cpu/shares.h"
 #include "base/pool.h"
 #include "quant/activation.h"
 
@@ -50,6 +51,9 @@ extern const sl_cpu_kernel sl_cpu_kernels_amx[];
  * `declines`. */
 const char *sl_cpu_needs(const sl_kernel_query *query, sl_isa isa);
 
+/* sl_backend.description: the tier, the threads, and the nodes of memory when there are several. */
+void sl_cpu_describe(const sl_backend_options *options, int nodes, char *text, size_t bytes);
+
 /* All rows, the best tier first, plain last. Borrowed and constant; at most SL_CPU_KERNELS_MAX. */
 enum { SL_CPU_KERNELS_MAX = 256 };
 int32_t sl_cpu_registry(const sl_kernel **kernels);
@@ -57,9 +61,6 @@ int32_t sl_cpu_registry(const sl_kernel **kernels);
 /* Which runs of ops there are, and a run's work: `ops` begins with its first. */
 const sl_fusion *const *sl_cpu_fusions(const sl_backend *backend, int32_t *count);
 void sl_cpu_run_by_rows(const sl_cpu_context *context, const sl_cpu_op *ops, int thread, int threads);
-
-/* pack() is called with `first` a multiple of this, and `count` too except at a matrix's end. */
-enum { SL_CPU_PACK_ROWS = 64 };
 
 /* An operand, resolved. data is NULL when it is absent. */
 typedef struct sl_cpu_operand {
@@ -99,9 +100,10 @@ struct sl_cpu_op {
     uint64_t scratch_bytes;
     /* Two counters that are zero when the op starts, for handing out work (sl_cpu_take). */
     _Atomic int32_t *cursors;
-    int32_t run_length; /* ops of the run that begins here (runs.c): 1 is this op alone */
-    bool is_tail;       /* it is run with the rows that have outputs as all the rows of the step */
-    sl_rows counted;    /* which rows its count of handled rows means */
+    sl_cpu_taken *taken; /* [threads of the pool], likewise, for work by shares (sl_cpu_shares_of) */
+    int32_t run_length;  /* ops of the run that begins here (runs.c): 1 is this op alone */
+    bool is_tail;        /* it is run with the rows that have outputs as all the rows of the step */
+    sl_rows counted;     /* which rows its count of handled rows means */
     sl_kernel_count *count;
 };
 
@@ -134,10 +136,10 @@ static inline int32_t sl_cpu_take(const sl_cpu_op *op, int phase, int32_t count)
     return atomic_fetch_add_explicit(&op->cursors[phase], count, memory_order_relaxed);
 }
 
-/* The part of [0, count) that is this thread's when work is divided evenly. */
-static inline void sl_cpu_share(int32_t count, int thread, int threads, int32_t *first, int32_t *last) {
-    *first = (int32_t)((int64_t)count * thread / threads);
-    *last = (int32_t)((int64_t)count * (thread + 1) / threads);
+/* Hands out work by shares; counts with the first counter. */
+static inline sl_cpu_taking sl_cpu_shares_of(const sl_cpu_context *context, const sl_cpu_op *op, int thread,
+                                             int threads) {
+    return sl_cpu_taking_of(op->taken, &op->cursors[0], sl_pool_threads(context->pool), thread, threads);
 }
 
 static inline float *sl_cpu_f32(const sl_cpu_operand *operand, int64_t row) {

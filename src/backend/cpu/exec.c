@@ -40,6 +40,7 @@ struct sl_executor {
     unsigned char *pools[SL_POOL_COUNT];
     const unsigned char **weights; /* per weight use: its packed copy, or the file's bytes */
     bucket *buckets;
+    sl_cpu_taken *taken;          /* [2][threads]: ops, or runs of them, have the one and the other in turn */
     int32_t running;              /* bucket of the last step */
     int32_t first, end;           /* ops of its section that runs, or ran last */
     sl_step_header header;        /* of the last step: a profile runs it again */
@@ -134,6 +135,14 @@ static int resolve_weights(const sl_executor *executor, const sl_op *op, const s
         }
     }
     return status;
+}
+
+/* A set of an op's own for each would be too much to make zero for every step. */
+static void resolve_taken(sl_executor *executor, bucket *bucket) {
+    const int32_t threads = sl_pool_threads(executor->threads);
+    for (int32_t i = 0, turn = 0; i < bucket->op_count; i += bucket->ops[i].run_length, turn ^= 1) {
+        bucket->ops[i].taken = executor->taken + turn * threads;
+    }
 }
 
 /* One count per kernel that any bucket uses; `counts` has room for all ops. */
@@ -244,12 +253,31 @@ static int resolve_buckets(sl_executor *executor, sl_error *error) {
                 return status;
             }
         }
+        resolve_taken(executor, bucket);
     }
     return SL_OK;
 }
 
 /* ---- pools and weights
  * -------------------------------------------------------------------------------------- */
+
+/* On several nodes each stays on one. */
+static int start_threads(int32_t threads, sl_pool **pool, sl_error *error) {
+    sl_cpu_nodes nodes;
+    sl_cpu_nodes_here("", &nodes);
+    const int status = sl_pool_create(threads, pool, error);
+    return status || nodes.count == 1 ? status : sl_pool_bind(*pool, &nodes, error);
+}
+
+static int make_threads(sl_executor *executor, sl_error *error) {
+    const int32_t threads = executor->context.backend->options.threads;
+    const int status = start_threads(threads, &executor->threads, error);
+    executor->taken = status ? NULL : sl_alloc_zero(2 * (size_t)threads, sizeof *executor->taken);
+    if (!status && !executor->taken) {
+        return sl_fail(error, SL_ERR_NOMEM, "cpu: no memory for %d threads", (int)threads);
+    }
+    return status;
+}
 
 static int make_pools(sl_executor *executor, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
@@ -319,23 +347,26 @@ static int make_context(sl_executor *executor, sl_error *error) {
     return SL_OK;
 }
 
-/* A copy that is made, and how it is cut into parts: `rows` of one expert's matrix, but for the last. */
+/* A copy that is made, and how it is cut: every thread has a share of each expert's rows, in as many parts.
+ */
 typedef struct packed_weight {
     const sl_weight *weight;
     const sl_kernel *layout;
     unsigned char *packed;
     uint64_t expert_bytes, file_expert_bytes, file_row_bytes; /* of the copy; of the file */
-    int32_t rows, parts;                                      /* parts: of one expert */
-    int64_t first;                                            /* part, of all */
+    int32_t parts;                                            /* of a share of one expert */
+    int32_t first;                                            /* part, of all of a share */
 } packed_weight;
 
 typedef struct packing {
     const sl_progress *progress; /* NULL: none */
     packed_weight *weights;      /* in the order of their parts */
     int32_t count;
-    int64_t parts;
+    int32_t parts;       /* of all weights, of one share */
+    int32_t shares;      /* one for each thread */
+    sl_cpu_taken *taken; /* [shares] */
     uint64_t total;
-    _Atomic int64_t next;
+    _Atomic int32_t ended;
     _Atomic uint64_t done;
     _Atomic bool stopped;
 } packing;
@@ -343,10 +374,17 @@ typedef struct packing {
 /* Bytes of the file that a thread packs before it gives their pages back. */
 enum { PACKED_AT_ONCE = 1 << 20 };
 
-static void pack_part(packing *packing, const packed_weight *w, int32_t part) {
+static void pack_part(packing *packing, const packed_weight *w, int32_t share, int32_t part) {
     sl_weight expert = *w->weight;
-    const int32_t index = part / w->parts, first = part % w->parts * w->rows;
-    const int32_t left = expert.rows - first, rows = left < w->rows ? left : w->rows;
+    const int32_t index = part / w->parts;
+    int32_t first, end, from, to;
+    sl_cpu_share_rows(expert.rows, share, packing->shares, &first, &end);
+    sl_cpu_share_rows(end - first, part % w->parts, w->parts, &from, &to);
+    if (from >= to) {
+        return;
+    }
+    first += from;
+    const int32_t rows = to - from;
     expert.experts = 1;
     expert.data = (const unsigned char *)expert.data + (uint64_t)index * w->file_expert_bytes;
     w->layout->pack(&expert, w->packed + (uint64_t)index * w->expert_bytes, first, rows);
@@ -356,22 +394,43 @@ static void pack_part(packing *packing, const packed_weight *w, int32_t part) {
                               memory_order_relaxed);
 }
 
+/* Asks whoever wants to see how far it is, on one thread. */
+static bool is_stopped(packing *packing, int thread) {
+    const sl_progress *progress = thread == 0 ? packing->progress : NULL;
+    if (progress && !progress->report(progress->context, atomic_load(&packing->done), packing->total)) {
+        atomic_store(&packing->stopped, true);
+    }
+    return atomic_load(&packing->stopped);
+}
+
+/* What threads touch at the same moment gets memory side by side. Where they then also read it at the same
+ * moment they were in each other's way, presumably in the same banks of memory. So each begins at another
+ * weight. */
+static int32_t rotate_part(const packing *packing, int32_t share, int32_t part) {
+    return (int32_t)((part + (int64_t)packing->parts * share / packing->shares) % packing->parts);
+}
+
+/* The first touch of the copies' pages: each thread begins with its own share of all weights. */
 static void pack_parts(void *context, int thread, int threads) {
     packing *packing = context;
-    const sl_progress *progress = thread == 0 ? packing->progress : NULL;
-    (void)threads;
-    for (int32_t w = 0;;) {
-        if (progress && !progress->report(progress->context, atomic_load(&packing->done), packing->total)) {
-            atomic_store(&packing->stopped, true);
+    sl_cpu_taking taking =
+        sl_cpu_taking_of(packing->taken, &packing->ended, packing->shares, thread, threads);
+    int32_t w = 0;
+    while (sl_cpu_next_share(&taking)) {
+        for (;;) {
+            const int32_t unit = is_stopped(packing, thread) ? -1 : sl_cpu_next_unit(&taking, packing->parts);
+            if (unit < 0) {
+                break;
+            }
+            const int32_t part = rotate_part(packing, taking.share, unit);
+            while (part < packing->weights[w].first) {
+                w--;
+            }
+            while (w + 1 < packing->count && part >= packing->weights[w + 1].first) {
+                w++;
+            }
+            pack_part(packing, &packing->weights[w], taking.share, part - packing->weights[w].first);
         }
-        const int64_t part = atomic_fetch_add_explicit(&packing->next, 1, memory_order_relaxed);
-        if (part >= packing->parts || atomic_load(&packing->stopped)) {
-            return;
-        }
-        while (w + 1 < packing->count && part >= packing->weights[w + 1].first) {
-            w++;
-        }
-        pack_part(packing, &packing->weights[w], (int32_t)(part - packing->weights[w].first));
     }
 }
 
@@ -399,11 +458,12 @@ static int list_copies(sl_executor *executor, packing *packing, sl_error *error)
                              .file_expert_bytes = weight->bytes / experts,
                              .file_row_bytes = weight->bytes / experts / (uint64_t)weight->rows,
                              .first = packing->parts};
-        const uint64_t steps = PACKED_AT_ONCE / SL_CPU_PACK_ROWS / w->file_row_bytes;
-        const int32_t most = (weight->rows + SL_CPU_PACK_ROWS - 1) / SL_CPU_PACK_ROWS;
-        w->rows = SL_CPU_PACK_ROWS * (steps < 1 ? 1 : steps < (uint64_t)most ? (int32_t)steps : most);
-        w->parts = (weight->rows + w->rows - 1) / w->rows;
-        packing->parts += (int64_t)w->parts * weight->experts;
+        const uint64_t parts = w->file_expert_bytes / (uint64_t)packing->shares / PACKED_AT_ONCE + 1;
+        if (parts * experts > (uint64_t)(INT32_MAX - packing->parts)) {
+            return sl_fail(error, SL_ERR_LIMIT, "cpu: weight %s has too many parts to pack", weight->name);
+        }
+        w->parts = (int32_t)parts;
+        packing->parts += (int32_t)(parts * experts);
         packing->total += use->bytes;
         executor->weights[u] = w->packed;
         offset = (offset + use->bytes + 63) & ~(uint64_t)63;
@@ -413,7 +473,9 @@ static int list_copies(sl_executor *executor, packing *packing, sl_error *error)
 
 static int load_weights(sl_executor *executor, const sl_progress *progress, sl_error *error) {
     const size_t count = (size_t)executor->deployment->weight_count;
-    packing packing = {.progress = progress && progress->report ? progress : NULL};
+    packing packing = {.progress = progress && progress->report ? progress : NULL,
+                       .shares = sl_pool_threads(executor->threads),
+                       .taken = executor->taken};
     executor->weights = sl_arena_alloc(&executor->arena, count, sizeof *executor->weights);
     packing.weights = sl_arena_alloc(&executor->arena, count, sizeof *packing.weights);
     if (!executor->weights || !packing.weights) {
@@ -440,6 +502,7 @@ static void destroy_executor(sl_executor *executor) {
         return;
     }
     sl_pool_destroy(executor->threads);
+    sl_free(executor->taken);
     sl_cpu_group_leave(executor->context.group);
     for (int pool = 0; pool < SL_POOL_COUNT; pool++) {
         sl_free(executor->pools[pool]);
@@ -456,7 +519,7 @@ static int deploy(sl_backend *backend, const sl_deployment *deployment, const sl
     }
     executor->deployment = deployment;
     executor->context.backend = backend;
-    int status = sl_pool_create(backend->options.threads, &executor->threads, error);
+    int status = make_threads(executor, error);
     if (!status) {
         status = make_pools(executor, error);
     }
@@ -488,8 +551,19 @@ static const sl_cpu_context *context_of(const sl_executor *executor, const sl_cp
     return op->is_tail ? &executor->tail : &executor->context;
 }
 
+/* Makes the set zero that the op after this one has: the op before, which had it, is over. A smaller team
+ * does that for those who are not there. */
+static void reset_next(const sl_executor *executor, const sl_cpu_op *op, int thread, int threads) {
+    const int32_t shares = sl_pool_threads(executor->threads);
+    sl_cpu_taken *next = executor->taken + (op->taken == executor->taken ? shares : 0);
+    for (int32_t i = thread; i < shares; i += threads) {
+        atomic_store_explicit(&next[i].asked, 0, memory_order_relaxed);
+    }
+}
+
 /* An op, or the run that begins with it. */
 static void run_op(const sl_executor *executor, const sl_cpu_op *op, int thread, int threads) {
+    reset_next(executor, op, thread, threads);
     if (op->is_tail && executor->tail.counts[SL_ROWS_STEP] == 0) {
         return;
     }
@@ -556,6 +630,12 @@ static void reset_cursors(bucket *bucket) {
     }
 }
 
+static void reset_taken(sl_executor *executor) {
+    for (int32_t i = 0; i < 2 * sl_pool_threads(executor->threads); i++) {
+        atomic_store_explicit(&executor->taken[i].asked, 0, memory_order_relaxed);
+    }
+}
+
 /* From where the section before ended to the first op of the next one. */
 static void run_section(sl_executor *executor) {
     bucket *bucket = &executor->buckets[executor->running];
@@ -565,6 +645,7 @@ static void run_section(sl_executor *executor) {
            sl_op_section(bucket->ops[executor->end].op, section) == section) {
         executor->end++;
     }
+    reset_taken(executor);
     sl_pool_run(executor->threads, run_ops, executor);
     for (int32_t i = executor->first; i < executor->end; i++) {
         bucket->ops[i].count->calls++;
@@ -727,12 +808,12 @@ static int measure_rates(sl_executor *executor, sl_rates *rates, sl_error *error
 static int measure_speeds(sl_backend *backend, sl_speeds *speeds, sl_error *error) {
     sl_pool *pool;
     memset(speeds, 0, sizeof *speeds);
-    int code = sl_pool_create(backend->options.threads, &pool, error);
+    int code = start_threads(backend->options.threads, &pool, error);
     if (code == 0) {
         code = sl_cpu_peak_rates(pool, backend->options.isa, memory_available(backend) / 2, &speeds->rates,
                                  error);
-        sl_pool_destroy(pool);
     }
+    sl_pool_destroy(pool);
     return code;
 }
 
@@ -751,6 +832,7 @@ static int profile_step(sl_executor *executor, sl_profile *profile, sl_error *er
     *sl_step_head(executor->pools[SL_POOL_STAGING]) = executor->header;
     for (int r = 0; r < RUNS; r++) {
         reset_cursors(bucket);
+        reset_taken(executor);
         sl_pool_run(executor->threads, run_timed, &run);
         for (size_t i = 0; i < ops; i++) {
             const double seconds = ends[i + 1] - ends[i];
@@ -862,6 +944,15 @@ static int32_t choose_threads(int32_t asked) {
     return asked > 0 ? asked : sl_cpu_threads();
 }
 
+void sl_cpu_describe(const sl_backend_options *options, int nodes, char *text, size_t bytes) {
+    char on_nodes[32] = "";
+    if (nodes > 1) {
+        snprintf(on_nodes, sizeof on_nodes, ", %d nodes", nodes);
+    }
+    snprintf(text, bytes, "%s, %d thread%s%s", sl_isa_name(options->isa), (int)options->threads,
+             options->threads == 1 ? "" : "s", on_nodes);
+}
+
 int sl_cpu_backend_create(const sl_backend_options *options, sl_backend **backend, sl_error *error) {
     cpu_backend *cpu = sl_alloc_zero(1, sizeof *cpu);
     if (!cpu) {
@@ -884,8 +975,9 @@ int sl_cpu_backend_create(const sl_backend_options *options, sl_backend **backen
     cpu->base.options.isa = options->isa < sl_cpu_isa() ? options->isa : sl_cpu_isa();
     cpu->base.options.deterministic = true;
     cpu->kernel_count = sl_cpu_registry(cpu->kernels);
-    snprintf(cpu->description, sizeof cpu->description, "%s, %d thread%s", sl_isa_name(cpu->base.options.isa),
-             (int)cpu->base.options.threads, cpu->base.options.threads == 1 ? "" : "s");
+    sl_cpu_nodes nodes;
+    sl_cpu_nodes_here("", &nodes);
+    sl_cpu_describe(&cpu->base.options, nodes.count, cpu->description, sizeof cpu->description);
     cpu->base.description = cpu->description;
     cpu->base.numerics = numerics();
     *backend = &cpu->base;

@@ -17,6 +17,7 @@ typedef struct linear {
     const sl_cpu_op *op;
     const sl_matmul_type *type;
     int32_t columns, panels; /* panels: of all segments */
+    int32_t active;          /* batches that have rows */
     int32_t unit_panels;
     uint64_t row_bytes; /* of a row in a tile */
     bool own_tiles;     /* every thread packs all rows for itself: no meeting before the products */
@@ -138,56 +139,73 @@ typedef struct unit {
     int32_t first, count; /* panels */
 } unit;
 
-/* A thread's place in the list of units: batches without rows have none, and numbers only rise. */
+/* A thread's place in a share's list of units, batch after batch: batches without rows have none. */
 typedef struct walk {
-    int32_t batch, before; /* units of the batches before this one */
+    int32_t first[SL_LINEAR_SEGMENTS], end[SL_LINEAR_SEGMENTS]; /* panels of the share, of each segment */
+    int32_t segment_units[SL_LINEAR_SEGMENTS];
+    int32_t per_batch, units; /* of a batch with rows; of all */
+    int32_t batch, active;    /* where it is; batches with rows before that */
 } walk;
 
-static int32_t units_of(const linear *linear, const sl_cpu_weight *weight) {
-    return (panels_of(weight) + linear->unit_panels - 1) / linear->unit_panels;
-}
-
-static int32_t units_per_batch(const linear *linear) {
-    int32_t units = 0;
+/* At the beginning of a share's list. */
+static walk walk_of(const linear *linear, int32_t share) {
+    walk walk = {.batch = -1, .active = -1};
     for (int32_t s = 0; s < linear->op->weight_count; s++) {
-        units += units_of(linear, &linear->op->weights[s]);
+        sl_cpu_share_rows(linear->op->weights[s].rows, share, sl_pool_threads(linear->context->pool),
+                          &walk.first[s], &walk.end[s]);
+        walk.first[s] /= SL_PANEL;
+        walk.end[s] = (walk.end[s] + SL_PANEL - 1) / SL_PANEL;
+        walk.segment_units[s] = (walk.end[s] - walk.first[s] + linear->unit_panels - 1) / linear->unit_panels;
+        walk.per_batch += walk.segment_units[s];
     }
-    return units;
+    walk.units = walk.per_batch * linear->active;
+    return walk;
 }
 
-/* As many panels as still leave every thread several units. */
-static int32_t choose_unit_panels(const linear *linear, int threads) {
+static int32_t count_active(const linear *linear) {
     const int32_t batches = sl_cpu_batch_count(linear->op);
     int32_t active = 0;
     for (int32_t b = 0; b < batches; b++) {
         active += sl_cpu_batch_at(linear->context, linear->op, b).count > 0;
     }
-    const int64_t panels = (int64_t)linear->panels * active / ((int64_t)threads * 6);
+    return active;
+}
+
+/* As many panels as still leave every thread several units. */
+static int32_t choose_unit_panels(const linear *linear, int threads) {
+    const int64_t panels = (int64_t)linear->panels * linear->active / ((int64_t)threads * 6);
     return panels < 1 ? 1 : panels > SL_MATMUL_PANELS ? SL_MATMUL_PANELS : (int32_t)panels;
 }
 
-/* Unit `index`; false past the end. */
-static bool find_unit(const linear *linear, walk *walk, int32_t index, unit *unit) {
-    const int32_t batches = sl_cpu_batch_count(linear->op), per_batch = units_per_batch(linear);
-    for (;; walk->batch++) {
-        if (walk->batch == batches) {
-            return false;
-        }
-        unit->batch = sl_cpu_batch_at(linear->context, linear->op, walk->batch);
-        if (unit->batch.count > 0 && index < walk->before + per_batch) {
-            break;
-        }
-        walk->before += unit->batch.count > 0 ? per_batch : 0;
+/* To the batch with rows that has `active` of them before it. */
+static sl_cpu_batch find_batch(const linear *linear, walk *walk, int32_t active) {
+    sl_cpu_batch batch = {0, 0, NULL};
+    if (walk->active == active) {
+        batch = sl_cpu_batch_at(linear->context, linear->op, walk->batch);
     }
-    int32_t i = index - walk->before;
-    unit->weight = linear->op->weights;
-    while (i >= units_of(linear, unit->weight)) {
-        i -= units_of(linear, unit->weight++);
+    while (walk->active != active) {
+        const int32_t step = walk->active < active ? 1 : -1;
+        do {
+            walk->batch += step;
+            batch = sl_cpu_batch_at(linear->context, linear->op, walk->batch);
+        } while (batch.count == 0);
+        walk->active += step;
     }
-    unit->first = i * linear->unit_panels;
-    const int32_t left = panels_of(unit->weight) - unit->first;
-    unit->count = left < linear->unit_panels ? left : linear->unit_panels;
-    return true;
+    return batch;
+}
+
+/* Unit `index` of the share. */
+static unit find_unit(const linear *linear, walk *walk, int32_t index) {
+    const int32_t active = index / walk->per_batch;
+    int32_t i = index - active * walk->per_batch, s = 0;
+    while (i >= walk->segment_units[s]) {
+        i -= walk->segment_units[s++];
+    }
+    const int32_t first = walk->first[s] + i * linear->unit_panels, left = walk->end[s] - first;
+    return (unit){.batch = find_batch(linear, walk, active),
+                  .weight = &linear->op->weights[s],
+                  .first = first,
+                  .count = left < linear->unit_panels ? left : linear->unit_panels};
 }
 
 /* ---- the product ---- */
@@ -363,11 +381,13 @@ static void run_chunk(const linear *linear, const unit *unit, int32_t panel, int
     }
 }
 
-/* To the unit that is likely to be this thread's next. */
+/* To the unit of the share that is likely to be this thread's next. */
 static void look_ahead(linear *linear, walk walk, int32_t index) {
-    unit unit;
-    const bool found = find_unit(linear, &walk, index, &unit) && unit.weight->packed;
-    linear->next = found ? packed_at(linear, &unit, unit.first, 0) : NULL;
+    linear->next = NULL;
+    if (index >= 0 && index < walk.units) {
+        const unit unit = find_unit(linear, &walk, index);
+        linear->next = unit.weight->packed ? packed_at(linear, &unit, unit.first, 0) : NULL;
+    }
 }
 
 /* One tile reads each weight once, as it comes from memory: all columns at once. What is packed as it is
@@ -428,13 +448,17 @@ SL_TIER_WORKSPACE(linear) {
 
 SL_TIER_RUN(linear) {
     linear linear = linear_of(context, op, thread, threads);
+    linear.active = count_active(&linear);
     linear.unit_panels = choose_unit_panels(&linear, threads);
     pack_tiles(&linear, thread, threads);
-    walk walk = {0, 0};
-    unit unit;
-    for (int32_t index; index = sl_cpu_take(op, 0, 1), find_unit(&linear, &walk, index, &unit);) {
-        look_ahead(&linear, walk, index + threads);
-        run_unit(&linear, &unit);
+    sl_cpu_taking taking = sl_cpu_shares_of(context, op, thread, threads);
+    while (sl_cpu_next_share(&taking)) {
+        walk walk = walk_of(&linear, taking.share);
+        for (int32_t index; (index = sl_cpu_next_unit(&taking, walk.units)) >= 0;) {
+            const unit unit = find_unit(&linear, &walk, index);
+            look_ahead(&linear, walk, taking.helps ? index - 1 : index + 1);
+            run_unit(&linear, &unit);
+        }
     }
     if (linear.type->end) {
         linear.type->end();

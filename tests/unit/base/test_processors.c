@@ -261,12 +261,221 @@ static void hyper_threads_of_a_core_count_once(void **state) {
     assert_in_range(sl_cpu_threads(), 1, sl_cpu_count());
 }
 
+/* ---- nodes of memory ---- */
+
+#define ONLINE "/sys/devices/system/node/online"
+#define NODE(number) "/sys/devices/system/node/node" #number "/cpulist"
+
+static int nodes_of(const char *const *files, sl_cpu_nodes *nodes) {
+    char root[] = "/tmp/sluice-nodes-XXXXXX";
+    assert_non_null(mkdtemp(root));
+    write_files(root, files);
+    sl_cpu_nodes_here(root, nodes);
+    nftw(root, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
+    return nodes->count;
+}
+
+/* The nodes of processors 0, 1, ... as digits, '-' for none. */
+static const char *text_of_nodes(const sl_cpu_nodes *nodes) {
+    static char text[17];
+    for (int p = 0; p < 16; p++) {
+        text[p] = nodes->node_of[p] < 0 ? '-' : (char)('0' + nodes->node_of[p]);
+    }
+    return text;
+}
+
+/* What the files say is taken from the kernel's documentation (ABI/stable/sysfs-devices-node). */
+static void nodes_of_memory_are_read(void **state) {
+    (void)state;
+    const struct {
+        int count;
+        const char *node_of; /* NULL: not known, or one */
+        const char *files[12];
+    } cases[] = {
+        /* Not known. */
+        {1, NULL, {NULL}},
+        {1, NULL, {STATUS, "Cpus_allowed_list:\t0-7\n"}},
+        {1, NULL, {ONLINE, "0-1\n", NODE(0), "0-3\n", NODE(1), "4-7\n"}},
+        {1, NULL, {STATUS, "Cpus_allowed_list:\t0-7\n", ONLINE, "0-1\n", NODE(0), "0-3\n"}},
+        /* One. */
+        {1, NULL, {STATUS, "Cpus_allowed_list:\t0-7\n", ONLINE, "0\n", NODE(0), "0-7\n"}},
+        /* Two of four; numbered in turns, as some machines do. */
+        {2,
+         "00001111--------",
+         {STATUS, "Cpus_allowed_list:\t0-7\n", ONLINE, "0-1\n", NODE(0), "0-3\n", NODE(1), "4-7\n"}},
+        {2,
+         "01010101--------",
+         {STATUS, "Cpus_allowed_list:\t0-7\n", ONLINE, "0-1\n", NODE(0), "0,2,4,6\n", NODE(1), "1,3,5,7\n"}},
+        /* Uneven, and hyper-threads behind all cores. */
+        {2,
+         "0111101111------",
+         {STATUS, "Cpus_allowed_list:\t0-9\n", ONLINE, "0-1\n", NODE(0), "0,5\n", NODE(1), "1-4,6-9\n"}},
+        /* A container's set leaves a node out, or some of one. */
+        {1, NULL, {STATUS, "Cpus_allowed_list:\t4-7\n", ONLINE, "0-1\n", NODE(0), "0-3\n", NODE(1), "4-7\n"}},
+        {2,
+         "--0011----------",
+         {STATUS, "Cpus_allowed_list:\t2-5\n", ONLINE, "0-1\n", NODE(0), "0-3\n", NODE(1), "4-7\n"}},
+        {2,
+         "0-------1-------",
+         {STATUS, "Cpus_allowed_list:\t0,8\n", ONLINE, "0-2\n", NODE(0), "0-3\n", NODE(1), "4-7\n", NODE(2),
+          "8-11\n"}},
+        /* A node that is offline, and one of memory alone. */
+        {2,
+         "0000----1111----",
+         {STATUS, "Cpus_allowed_list:\t0-15\n", ONLINE, "0,2\n", NODE(0), "0-3\n", NODE(1), "4-7\n", NODE(2),
+          "8-11\n"}},
+        {2,
+         "00001111--------",
+         {STATUS, "Cpus_allowed_list:\t0-7\n", ONLINE, "0-2\n", NODE(0), "0-3\n", NODE(1), "\n", NODE(2),
+          "4-7\n"}},
+        /* Processors that are offline are in the mask and in no node. */
+        {2,
+         "00-11-----------",
+         {STATUS, "Cpus_allowed_list:\t0-127\n", ONLINE, "0-1\n", NODE(0), "0-1\n", NODE(1), "3-4\n"}},
+        /* What cannot be. */
+        {1, NULL, {STATUS, "Cpus_allowed_list:\t0-7\n", ONLINE, "0-1\n", NODE(0), "0-4\n", NODE(1), "4-7\n"}},
+        {1,
+         NULL,
+         {STATUS, "Cpus_allowed_list:\t0-7\n", ONLINE, "0-1\n", NODE(0), "0-3 or so\n", NODE(1), "4-7\n"}},
+        {1,
+         NULL,
+         {STATUS, "Cpus_allowed_list:\t0-7\n", ONLINE, "0-1\n", NODE(0), "0-3\n", NODE(1),
+          "4-99999999999\n"}},
+        {1, NULL, {STATUS, "Cpus_allowed_list:\t0-7\n", ONLINE, "0-1\n", NODE(0), "0-3\n", NODE(1), "7-4\n"}},
+        {1,
+         NULL,
+         {STATUS, "Cpus_allowed_list:\t0-7\n", ONLINE, "both\n", NODE(0), "0-3\n", NODE(1), "4-7\n"}},
+        {1,
+         NULL,
+         {STATUS, "Cpus_allowed_list:\t0-7\n", ONLINE, "0-9999\n", NODE(0), "0-3\n", NODE(1), "4-7\n"}},
+        {1, NULL, {STATUS, "Cpus_allowed_list:\tall\n", ONLINE, "0-1\n", NODE(0), "0-3\n", NODE(1), "4-7\n"}},
+    };
+    static sl_cpu_nodes nodes;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const int count = nodes_of(cases[i].files, &nodes);
+        if (count != cases[i].count) {
+            fail_msg("case %zu: %d nodes, not %d", i, count, cases[i].count);
+        }
+        if (cases[i].node_of && strcmp(text_of_nodes(&nodes), cases[i].node_of) != 0) {
+            fail_msg("case %zu: %s, not %s", i, text_of_nodes(&nodes), cases[i].node_of);
+        }
+    }
+    sl_cpu_nodes_here("", &nodes);
+    assert_true(nodes.count >= 1);
+}
+
+/* So many processors of each node, in turns where there is more than one left. */
+static void make_nodes(sl_cpu_nodes *nodes, const int *processors, int count) {
+    memset(nodes, 0, sizeof *nodes);
+    memset(nodes->node_of, -1, sizeof nodes->node_of);
+    nodes->count = count;
+    for (int turn = 0; turn < 64; turn++) {
+        for (int node = 0; node < count; node++) {
+            if (turn < processors[node]) {
+                nodes->node_of[nodes->processors++] = (int16_t)node;
+            }
+        }
+    }
+}
+
+static void threads_are_spread_over_nodes(void **state) {
+    (void)state;
+    const struct {
+        int processors[4], threads, of_node[4];
+    } cases[] = {
+        {{4, 4}, 8, {4, 4}},       {{4, 4}, 2, {1, 1}},
+        {{4, 4}, 16, {8, 8}},      {{4, 4}, 6, {3, 3}},
+        {{2, 6}, 8, {2, 6}},       {{2, 6}, 4, {1, 3}},
+        {{1, 7}, 8, {1, 7}},       {{2, 2, 2, 2}, 4, {1, 1, 1, 1}},
+        {{64, 64}, 128, {64, 64}}, {{2, 4, 8}, 7, {1, 2, 4}},
+    };
+    static sl_cpu_nodes nodes;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int of_node[4] = {0}, count = 0, before = 0;
+        while (count < 4 && cases[i].processors[count]) {
+            count++;
+        }
+        make_nodes(&nodes, cases[i].processors, count);
+        for (int thread = 0; thread < cases[i].threads; thread++) {
+            const int node = sl_cpu_node_of_thread(&nodes, thread, cases[i].threads);
+            assert_in_range(node, before, count - 1);
+            before = node;
+            of_node[node]++;
+        }
+        assert_memory_equal(of_node, cases[i].of_node, sizeof of_node);
+    }
+    /* Of any number each node has its part, and the rest of a division at most. */
+    for (int a = 1; a < 12; a++) {
+        for (int b = 1; b < 12; b++) {
+            make_nodes(&nodes, (const int[]){a, b}, 2);
+            for (int threads = 1; threads < 30; threads++) {
+                int first = 0;
+                for (int thread = 0; thread < threads; thread++) {
+                    first += sl_cpu_node_of_thread(&nodes, thread, threads) == 0;
+                }
+                assert_true(abs(first * (a + b) - threads * a) < a + b);
+            }
+        }
+    }
+}
+
+typedef struct bound {
+    sl_pool *pool;
+    cpu_set_t sets[4];
+} bound;
+
+static void read_sets(void *context, int thread, int threads) {
+    bound *b = context;
+    (void)threads;
+    sched_getaffinity(0, sizeof b->sets[thread], &b->sets[thread]);
+    sl_pool_barrier(b->pool);
+}
+
+/* Two nodes are made of this machine's processors. */
+static void threads_stay_on_their_nodes(void **state) {
+    (void)state;
+    static sl_cpu_nodes nodes;
+    cpu_set_t before, after, parts[2];
+    bound b = {0};
+    sl_error error;
+    assert_int_equal(sched_getaffinity(0, sizeof before, &before), 0);
+    if (CPU_COUNT(&before) < 2) {
+        print_message("skipped: one processor is no two nodes\n");
+        skip();
+    }
+    CPU_ZERO(&parts[0]);
+    CPU_ZERO(&parts[1]);
+    memset(nodes.node_of, -1, sizeof nodes.node_of);
+    nodes.count = 2;
+    for (int p = 0; p < CPU_SETSIZE; p++) {
+        if (CPU_ISSET(p, &before)) {
+            const int node = nodes.processors++ >= CPU_COUNT(&before) / 2;
+            nodes.node_of[p] = (int16_t)node;
+            CPU_SET(p, &parts[node]);
+        }
+    }
+    assert_int_equal(sl_pool_create(4, &b.pool, &error), 0);
+    assert_int_equal(sl_pool_bind(b.pool, &nodes, &error), 0);
+    sl_pool_run(b.pool, read_sets, &b);
+    sl_pool_destroy(b.pool);
+    for (int thread = 0; thread < 4; thread++) {
+        assert_true(CPU_EQUAL(&b.sets[thread], &parts[sl_cpu_node_of_thread(&nodes, thread, 4)]));
+    }
+    assert_true(CPU_EQUAL(&b.sets[0], &parts[0]));
+    assert_true(CPU_EQUAL(&b.sets[3], &parts[1]));
+    assert_int_equal(sched_getaffinity(0, sizeof after, &after), 0);
+    assert_true(CPU_EQUAL(&before, &after));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(more_threads_than_processors_cost_little),
         cmocka_unit_test(quotas_of_control_groups_are_read),
         cmocka_unit_test(processors_are_those_of_the_affinity_mask),
         cmocka_unit_test(hyper_threads_of_a_core_count_once),
+        cmocka_unit_test(nodes_of_memory_are_read),
+        cmocka_unit_test(threads_are_spread_over_nodes),
+        cmocka_unit_test(threads_stay_on_their_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
