@@ -29,6 +29,8 @@ bool kt_make_compact(kt_case *c, int32_t index, kt_random *random) {
         {{170, 1, 16, 1, 576, 512, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, true}, 24, 90, 7, 1},
         {{140, 1, 4, 2, 256, 256, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false}, 40, 77, 31, 1},
         {{700, 1, 8, 2, 64, 64, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false}, 64, 333, 7, 1},
+        /* So many keys of one query that eleven bits of these choose others. */
+        {{2500, 1, 4, 4, 64, 64, 0, 0, false, false, SL_QTYPE_F32, NORMAL, 0, false}, 1, 1200, 1, 5},
         /* Heads that are no whole quads. */
         {{130, 1, 6, 2, 66, 62, 0, 0, false, false, SL_QTYPE_F16, NORMAL, 0, false}, 9, 50, 5, 1},
     };
