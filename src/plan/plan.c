@@ -133,6 +133,7 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
     options->memory_limit =
         sl_plan_limit(options, plan->backend->name, plan->backend->options.device, options->memory_limit);
     options->host_memory_limit = sl_plan_limit(options, "cpu", 0, options->host_memory_limit);
+    plan->is_usual_chunk = options->chunk == 0;
     int code = resolve_results(plan, error);
     code = code ? code : resolve_one(&options->context, "context", USUAL_CONTEXT, MOST_CONTEXT, error);
     code = code ? code : resolve_one(&options->chunk, "chunk", plan->backend->chunk, MOST_ROWS, error);

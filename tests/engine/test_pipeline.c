@@ -246,6 +246,7 @@ int __wrap_sl_backend_open(const char *name, const sl_backend_options *options, 
     d->base = *inner;
     d->base.functions = sends ? &sending_functions : &device_functions;
     d->inner = inner;
+    d->base.fixed_rows = 16;
     d->index = opened++;
     *backend = &d->base;
     return 0;
@@ -260,7 +261,9 @@ typedef struct placement {
     bool drafts, sends;
     int32_t sequences; /* 0: SEQUENCES */
     sl_halving halving;
-    size_t cache; /* tokens; 0: for all sequences */
+    size_t cache;  /* tokens; 0: for all sequences */
+    int32_t chunk; /* 0: CHUNK */
+    bool usual;    /* nobody says how many rows a step has */
 } placement;
 
 static sluice_engine *open_devices(sluice_model *model, placement p) {
@@ -270,7 +273,9 @@ static sluice_engine *open_devices(sluice_model *model, placement p) {
                                            .cpu_experts = p.experts,
                                            .threads = 1,
                                            .context = CONTEXT,
-                                           .chunk = CHUNK,
+                                           .chunk = p.usual   ? 0
+                                                    : p.chunk ? p.chunk
+                                                              : CHUNK,
                                            .outputs = CHUNK,
                                            .sequences = p.sequences ? p.sequences : SEQUENCES,
                                            .cache_tokens = p.cache,
@@ -496,6 +501,37 @@ static void chunks_of_a_prompt_are_on_both_devices(void **state) {
     sluice_model *model = open_model(MINI);
     read_chunks(model, false);
     read_chunks(model, true);
+    sluice_model_release(model);
+}
+
+/* Five chunks of 128 rows take 6 (16 + 128) rows' time, two of 320 3 (16 + 320). Who says 512 gets 512. */
+static void a_prompt_alone_is_cut_to_suit(void **state) {
+    enum { PROMPT = 640, ROWS = 512 };
+    static const struct {
+        placement place;
+        int steps;
+    } cases[] = {{{.second = 1, .chunk = ROWS}, 2}, {{.second = 1, .usual = true}, 5}};
+    static record logits[2];
+    sluice_model *model = open_model(MINI);
+    sluice_model_info info = {.size = sizeof info};
+    sluice_model_get_info(model, &info);
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        sluice_engine *engine = open_devices(model, cases[i].place);
+        sluice_sequence *sequence = open_sequence(engine);
+        const sluice_request_options o = options_of(0, PROMPT, 0);
+        collected got = {0};
+        assert_int_equal(engine->planned.plan->options.chunk, ROWS);
+        collect(submit(sequence, &o), &got);
+        assert_int_equal(meeting.begun[1], cases[i].steps);
+        assert_int_equal(following_steps(engine), cases[i].steps - 1);
+        logits[i].size = 0;
+        keep_logits(sequence, (size_t)info.vocabulary, &logits[i]);
+        sluice_sequence_release(sequence);
+        sluice_engine_destroy(engine);
+    }
+    assert_int_equal(logits[0].size, logits[1].size);
+    assert_memory_equal(logits[0].bytes, logits[1].bytes, logits[0].size);
     sluice_model_release(model);
 }
 
@@ -933,6 +969,7 @@ int main(int argc, char **argv) {
         FOR_MODEL(devices_give_the_bits_of_one, FIXTURE("qwen3_5"), "qwen3_5"),
         FOR_MODEL(devices_give_the_bits_of_one, FIXTURE("gemma3"), "gemma3"),
         cmocka_unit_test(chunks_of_a_prompt_are_on_both_devices),
+        cmocka_unit_test(a_prompt_alone_is_cut_to_suit),
         cmocka_unit_test(what_steps_take_along_is_planned),
         FOR_MODEL(halves_give_the_texts_of_one, MINI, "mini"),
         FOR_MODEL(halves_give_the_texts_of_one, FIXTURE("qwen3"), "qwen3"),
