@@ -64,8 +64,11 @@ static struct {
     int alone, together; /* of the first `together` steps, all but the first `alone` are not begun by the
                             second device before the first device is at the next one */
     int missed;          /* it did not come */
+    int sent, received;  /* values */
+    int late, values;    /* of the first so many steps, of so many values, each is received when those of the
+                            step behind were sent */
     int held; /* the step, counted from 1, that the second device does not begin while this stands; 0 */
-} meeting = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, {0}, 0, 0, 0, 0};
+} meeting = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .values = 1};
 
 /* For other threads than the test's, which no longjmp of its may leave. */
 static void require(bool condition, const char *what) {
@@ -102,6 +105,26 @@ static void meet(int index) {
     }
     while (index == 1 && step > meeting.alone && step <= meeting.together && meeting.missed == 0 &&
            meeting.begun[0] <= step) {
+        meeting.missed += pthread_cond_timedwait(&meeting.changed, &meeting.mutex, &until) != 0;
+    }
+    pthread_mutex_unlock(&meeting.mutex);
+}
+
+/* What lies at its place stays there until it was received. */
+static void count_sent(void) {
+    pthread_mutex_lock(&meeting.mutex);
+    meeting.sent++;
+    pthread_cond_broadcast(&meeting.changed);
+    pthread_mutex_unlock(&meeting.mutex);
+}
+
+static void receive_late(void) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 120;
+    pthread_mutex_lock(&meeting.mutex);
+    const int step = meeting.received++ / meeting.values + 1;
+    while (step <= meeting.late && meeting.sent < (step + 1) * meeting.values && meeting.missed == 0) {
         meeting.missed += pthread_cond_timedwait(&meeting.changed, &meeting.mutex, &until) != 0;
     }
     pthread_mutex_unlock(&meeting.mutex);
@@ -182,14 +205,16 @@ static int device_send(sl_executor *from, const sl_executor *to, const sl_crossi
     require(from->target == to, "sends to one that it was not linked to");
     begin_call(from);
     require(!atomic_exchange(&from->target->full[c->place / PLACE], true), "sends where something lies");
-    return end_call(
-        from, SEND,
-        cpu->read(from->inner, SL_POOL_WORKSPACE, c->from, to->landing + c->place, c->bytes, error), error);
+    const int status =
+        cpu->read(from->inner, SL_POOL_WORKSPACE, c->from, to->landing + c->place, c->bytes, error);
+    count_sent();
+    return end_call(from, SEND, status, error);
 }
 
 static int device_receive(sl_executor *to, const sl_executor *from, const sl_crossing *c, sl_error *error) {
     require(from->target == to, "receives from one that was not linked to it");
     begin_call(to);
+    receive_late();
     require(atomic_exchange(&to->full[c->place / PLACE], false), "receives what was not sent");
     return end_call(to, RECEIVE,
                     cpu->write(to->inner, SL_POOL_WORKSPACE, c->to, to->landing + c->place, c->bytes, error),
@@ -291,7 +316,8 @@ static sluice_engine *open_devices(sluice_model *model, placement p) {
     failure.happened = false;
     pthread_mutex_lock(&meeting.mutex);
     meeting.begun[0] = meeting.begun[1] = meeting.together = meeting.missed = meeting.held = 0;
-    meeting.alone = 0;
+    meeting.alone = meeting.sent = meeting.received = meeting.late = 0;
+    meeting.values = 1;
     pthread_mutex_unlock(&meeting.mutex);
     sluice_engine *engine = open_engine(model, &options);
     pthread_mutex_lock(&engine->mutex);
@@ -477,7 +503,8 @@ static void devices_give_the_bits_of_one(void **state) {
  */
 
 /* The second device begins none of a prompt's chunks but the last before the first device is at the next.
- * What crosses the border goes through the host, or it does not. */
+ * What crosses the border goes through the host, or it does not; then a chunk's values are received when the
+ * next one's were sent. */
 static void read_chunks(sluice_model *model, bool sending) {
     enum { CHUNKS = 12 };
     sluice_engine *engine = open_devices(model, (placement){.second = 1, .sends = sending});
@@ -485,11 +512,13 @@ static void read_chunks(sluice_model *model, bool sending) {
     sluice_request_options o = options_of(0, CHUNKS * CHUNK, 0);
     collected got = {0};
     meeting.together = CHUNKS - 1;
+    meeting.late = CHUNKS - 1;
+    meeting.values = engine->planned.plan->partition.border_count;
     collect(submit(sequence, &o), &got);
     assert_int_equal(meeting.missed, 0);
     assert_int_equal(meeting.begun[1], CHUNKS);
     assert_int_equal(following_steps(engine), CHUNKS - 1);
-    assert_true(made[sending ? SEND : READ] >= CHUNKS);
+    assert_int_equal(made[sending ? SEND : READ], CHUNKS * meeting.values);
     assert_int_equal(made[sending ? SEND : READ], made[sending ? RECEIVE : WRITE]);
     assert_int_equal(made[sending ? READ : SEND] + made[sending ? WRITE : RECEIVE], 0);
     sluice_sequence_release(sequence);
