@@ -432,7 +432,8 @@ typedef struct sluice_engine_options {
     const char *device;
     const char *isa;       /* CPU: plain, avx2, avxvnni, avx512, amx: the best allowed; NULL: the machine's */
     int32_t threads;       /* CPU; 0: one for each core that the process may use */
-    int32_t chunk;         /* rows of a step; 0: 512 on the CPU, 2048 on a GPU */
+    int32_t chunk;         /* rows of a step; 0: 512 on the CPU, 2048 on a GPU; over several devices that have
+                              layers each, fewer for a prompt that is alone, so that they work at once */
     int32_t sequences;     /* that run at once; 0: 8 */
     int32_t context;       /* tokens of one sequence; 0: the model's own, at most 4096 */
     int32_t outputs;       /* rows of a step whose logits can be asked for; 0: `sequences` */

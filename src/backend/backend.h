@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 29 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 31 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -221,11 +221,17 @@ typedef enum sl_pool_kind {
     SL_POOL_STAGING, /* the step block and, on a device, host copies of outputs */
     SL_POOL_OBSERVATIONS, /* what OBSERVE adds up, all 0 at first; empty unless the plan observes */
     SL_POOL_FETCHED,  /* on a device: buffers and slots of what FETCH brings, and tables, which begin as 0 */
-    SL_POOL_EXCHANGE, /* on a device, of a program with ranks: what the ranks leave for each other; begins as
-                         0 */
+    SL_POOL_EXCHANGE, /* on a device: what other devices leave for it. Of a program with ranks what the ranks
+                         leave for each other, of a part what parts in front send; begins as 0 */
     SL_POOL_HOST_WEIGHTS, /* in host memory beside a device: what FETCH brings */
     SL_POOL_COUNT
 } sl_pool_kind;
+
+/* A value that a part computed, on its way to a part on another device. */
+typedef struct sl_crossing {
+    uint64_t from, place, to; /* in the source's workspace / the target's SL_POOL_EXCHANGE, its workspace */
+    uint64_t bytes;
+} sl_crossing;
 
 /* SL_POOL_EXCHANGE of each rank: SL_EXCHANGE_FLAGS bytes, and behind them [SL_EXCHANGE_TURNS][ranks] of
  * sl_deployment.exchange_bytes. Small is what goes to all other ranks in SL_EXCHANGE_SMALL bytes. */
@@ -411,6 +417,21 @@ typedef struct sl_backend_functions {
      * destroyed. NULL: any memory is as fast. */
     int (*pin)(sl_executor *executor, uint64_t bytes, void **memory, sl_error *error);
     void (*unpin)(sl_executor *executor, void *memory);
+    /* What one executor computed goes to another of this backend, on another device, without the host: `send`
+     * copies it from the one's workspace to the place, `receive` from there to the other's workspace. Neither
+     * waits or allocates. A send comes behind all steps and sections that were submitted to `from`, and in
+     * front of those that are submitted next; a receive behind all that `from` was told to send before, and
+     * in front of what is submitted to `to` next. The place may be sent to again when a step of `to` behind
+     * the receive was waited for. send is a call of `from`, which may come beside calls of `to`; receive is
+     * one of `to`, which may come beside calls of `from`. Errors are those of the executor that is called: a
+     * device fault is SL_ERR_DEVICE, also in every later call of it. `from` is destroyed first.
+     * NULL: what crosses goes through read and write. */
+    int (*send)(sl_executor *from, const sl_executor *to, const sl_crossing *crossing, sl_error *error);
+    int (*receive)(sl_executor *to, const sl_executor *from, const sl_crossing *crossing, sl_error *error);
+    /* Makes two executors ready for that, once, before the first step and when no other call of either runs.
+     * *reaches: the devices reach each other's memory; otherwise copies are made on a way of the driver's
+     * own. NULL where send is. */
+    int (*link)(sl_executor *from, sl_executor *to, bool *reaches, sl_error *error);
 } sl_backend_functions;
 
 /* A backend embeds this as its first member. */
@@ -434,6 +455,9 @@ struct sl_backend {
     bool fixed_buckets; /* true: launch shapes are fixed per bucket, so the plan makes several; false: one
                            bucket serves all row counts */
     sl_backend_options options; /* as resolved */
+    /* What a step of a prompt takes beside its rows, as so many rows take: weights are read, and on GPUs
+     * decoded, however many rows there are; 0: not known. Says how a prompt is cut where there are stages. */
+    int32_t fixed_rows;
 };
 
 int sl_cpu_backend_create(const sl_backend_options *options, sl_backend **backend, sl_error *error);

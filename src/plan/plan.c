@@ -133,6 +133,7 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
     options->memory_limit =
         sl_plan_limit(options, plan->backend->name, plan->backend->options.device, options->memory_limit);
     options->host_memory_limit = sl_plan_limit(options, "cpu", 0, options->host_memory_limit);
+    plan->is_usual_chunk = options->chunk == 0;
     int code = resolve_results(plan, error);
     code = code ? code : resolve_one(&options->context, "context", USUAL_CONTEXT, MOST_CONTEXT, error);
     code = code ? code : resolve_one(&options->chunk, "chunk", plan->backend->chunk, MOST_ROWS, error);
@@ -530,6 +531,8 @@ static int too_large(const sl_plan *plan, uint64_t sum, uint64_t limit, sl_error
     } else if (bytes[SL_POOL_FETCHED] > 0) {
         snprintf(more, sizeof more, ", %s %llu", plan->options.host_layers > 0 ? "buffers" : "experts",
                  (unsigned long long)bytes[SL_POOL_FETCHED]);
+    } else if (bytes[SL_POOL_EXCHANGE] > 0) {
+        snprintf(more, sizeof more, ", from other devices %llu", (unsigned long long)bytes[SL_POOL_EXCHANGE]);
     }
     return sl_fail(
         error, SL_ERR_LIMIT,
@@ -611,7 +614,8 @@ int sl_plan_fixed_pools(sl_plan *plan, sl_error *error) {
     return 0;
 }
 
-/* Ranks leave values for each other in device memory; in host memory they read each other's. */
+/* Ranks leave values for each other in device memory; in host memory they read each other's. Parts get what
+ * other devices send. */
 static int exchange_pool(sl_plan *plan, sl_error *error) {
     sl_deployment *deployment = &plan->deployment;
     const uint64_t ranks = (uint64_t)deployment->program->ranks;
@@ -633,7 +637,8 @@ static int exchange_pool(sl_plan *plan, sl_error *error) {
     if (most > 0 && !sl_mul_u64(SL_EXCHANGE_TURNS * ranks, deployment->exchange_bytes, &bytes)) {
         return sl_fail(error, SL_ERR_LIMIT, "plan: what ranks exchange exceeds 64 bits");
     }
-    deployment->pool_bytes[SL_POOL_EXCHANGE] = most > 0 ? bytes + SL_EXCHANGE_FLAGS : 0;
+    deployment->pool_bytes[SL_POOL_EXCHANGE] =
+        most > 0 ? bytes + SL_EXCHANGE_FLAGS : plan->options.landing_bytes;
     return 0;
 }
 
@@ -758,6 +763,9 @@ static int make_memory_table(sl_plan *plan, sl_error *error) {
     if (deployment->exchange_bytes > 0) {
         snprintf(detail, sizeof detail, "%d times for each of %d ranks", SL_EXCHANGE_TURNS, program->ranks);
         memory_row(plan, SL_POOL_EXCHANGE, deployment->pool_bytes[SL_POOL_EXCHANGE], "exchange", detail);
+    } else if (plan->options.landing_bytes > 0) {
+        memory_row(plan, SL_POOL_EXCHANGE, plan->options.landing_bytes, "landing places",
+                   "what other devices send, of each step on its way");
     }
     if (deployment->observations) {
         memory_row(plan, SL_POOL_OBSERVATIONS, deployment->pool_bytes[SL_POOL_OBSERVATIONS], "observations",

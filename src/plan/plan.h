@@ -48,6 +48,8 @@ typedef struct sl_plan_options {
                            the backend's own order */
     bool embed;         /* ends at the final norm: no logits, no tokens. Programs without a head always do */
     bool observe;       /* an OBSERVE in front of every LINEAR, for each of its weights */
+    uint64_t
+        landing_bytes; /* of the device, on one of several: what others send it (sl_stages_landing_bytes) */
     sl_device_limit limits[SL_DEVICE_LIMITS]; /* ahead of memory_limit, and "cpu" of host_memory_limit; one
                                                  without a name ends the list */
     /* [layers][experts]: how often each was used; where they lie in host memory the most used ones are in
@@ -84,6 +86,7 @@ struct sl_plan {
     sl_arena arena;
     sl_backend *backend;     /* borrowed */
     sl_plan_options options; /* as resolved */
+    bool is_usual_chunk;     /* options.chunk is the backend's own choice: steps may have fewer rows */
     sl_deployment deployment;
     /* Behind the last op that leaves something in a cache or state, rows without outputs matter to nobody. So
      * buckets may run these ops instead of the program's: from there on, their values have rows with outputs

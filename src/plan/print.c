@@ -1,6 +1,7 @@
 /* Plans as text, for people. */
 #include "plan/build.h"
 #include "plan/split.h"
+#include "plan/stages.h"
 
 #include "base/alloc.h"
 
@@ -55,6 +56,19 @@ void sl_plan_print_memory(const sl_plan *plan, sl_buffer *out) {
 
 /* ---- ops ---- */
 
+/* How what others computed comes to a part. */
+static void print_borders(const sl_plan *plan, int32_t index, sl_buffer *out) {
+    bool known[SL_MOST_DEVICES] = {false};
+    for (int32_t b = 0; b < plan->partition.border_count; b++) {
+        const sl_border *border = &plan->partition.borders[b];
+        if (border->part == index && !known[border->from]) {
+            known[border->from] = true;
+            sl_buffer_printf(out, "values of segment %d: %s\n", border->from,
+                             sl_stages_sends(plan, border) ? "from device to device" : "through host memory");
+        }
+    }
+}
+
 static void print_segment(const sl_plan *plan, int32_t index, sl_buffer *out) {
     const sl_plan_segment *segment = &plan->segments[index];
     const int32_t ranks = segment->program.ranks;
@@ -81,6 +95,7 @@ static void print_segment(const sl_plan *plan, int32_t index, sl_buffer *out) {
         sl_buffer_printf(out, ", without the experts of the first %d", plan->options.host_experts);
     }
     sl_buffer_text(out, "\n");
+    print_borders(plan, index, out);
 }
 
 /* A bucket's size, and from which op on it computes rows with outputs alone. */

@@ -102,6 +102,7 @@ static int plan_segment(const sl_plan *plan, const sl_partition *partition, int3
     own.host_experts = own.expert_slots = 0; /* the partition says where experts are */
     own.prefer = preferred_here(plan, backend, &names);
     own.memory_limit = options->memory_limit;
+    own.landing_bytes = has_ranks(plan) ? 0 : sl_stages_landing_bytes(plan, partition, index);
     if (is_host(backend)) {
         own.memory_limit = options->host_memory_limit ? options->host_memory_limit - plan->flight_bytes : 0;
         for (int i = 0; i < SL_DEVICE_LIMITS; i++) {

@@ -1,6 +1,7 @@
 /* Several devices as one backend: a step runs on them one after the other, and the next one follows it from
  * device to device (stages.h). A plan on it is a plan for each device (sl_plan.segments), of a part of the
- * program; what lives at a border goes through host memory, and only the border waits. */
+ * program; what lives at a border is sent from device to device where both can, or goes through host memory,
+ * and only the border waits. */
 #ifndef SL_PLAN_SPLIT_H
 #define SL_PLAN_SPLIT_H
 

@@ -2,6 +2,7 @@
 #include "plan/stages.h"
 
 #include "base/alloc.h"
+#include "base/log.h"
 #include "plan/split.h"
 
 #include <pthread.h>
@@ -22,6 +23,18 @@ typedef struct flight {
     const float *logits;
 } flight;
 
+/* How a value crosses a border. */
+typedef enum passage_kind {
+    READ_LATE, /* between parts of one stage: when it is taken over, by the flight's `taken` */
+    CARRIED,   /* in the flight's memory */
+    SENT,      /* to a landing place on the device that takes it over */
+} passage_kind;
+
+typedef struct passage {
+    passage_kind kind;
+    uint64_t place; /* in a flight's memory; of the first flight, in SL_POOL_EXCHANGE */
+} passage;
+
 /* Offsets in a flight's memory. */
 typedef struct flight_layout {
     uint64_t block, taken, tokens, logits, bytes;
@@ -40,10 +53,11 @@ struct sl_stages {
     sl_executor *parts[SL_MOST_DEVICES];
     int32_t stage_of[SL_MOST_DEVICES]; /* parts */
     stage stages[SL_MOST_DEVICES];
-    int32_t count, running; /* stages / threads of them */
-    int32_t *first_border;  /* [section_count + 1] */
-    uint64_t *carried;      /* [border_count]: in a flight's memory; UINT64_MAX: within a stage */
-    int32_t *last_tokens;   /* [limits.sequences] */
+    int32_t count, running;            /* stages / threads of them */
+    int32_t *first_border;             /* [section_count + 1] */
+    passage *passages;                 /* [border_count] */
+    uint64_t landing[SL_MOST_DEVICES]; /* bytes of a flight's landing places on each part */
+    int32_t *last_tokens;              /* [limits.sequences] */
     flight flights[SL_SPLIT_STEPS];
     pthread_mutex_t mutex;
     pthread_cond_t changed;
@@ -110,14 +124,41 @@ static void find_stage_of_parts(const sl_partition *partition, int32_t *stage_of
     }
 }
 
-static uint64_t place(flight_layout *layout, uint64_t bytes) {
-    const uint64_t offset = layout->bytes;
-    layout->bytes += (bytes + 63) & ~(uint64_t)63;
+static uint64_t place(uint64_t *end, uint64_t bytes) {
+    const uint64_t offset = *end;
+    *end += (bytes + 63) & ~(uint64_t)63;
     return offset;
 }
 
-/* `carried` may be NULL. */
-static flight_layout lay_out(const sl_plan *plan, uint64_t *carried) {
+/* Who sends is destroyed first, as parts are in their order. */
+bool sl_stages_sends(const sl_plan *plan, const sl_border *border) {
+    const sl_backend_functions *from = sl_split_part(plan->backend, border->from)->functions;
+    return from->send && border->from < border->part &&
+           from == sl_split_part(plan->backend, border->part)->functions;
+}
+
+/* Bytes of a flight's landing places on a part. `passages` may be NULL. */
+static uint64_t lay_out_landing(const sl_plan *plan, const sl_partition *partition, int32_t part,
+                                passage *passages) {
+    uint64_t bytes = 0;
+    for (int32_t b = 0; b < partition->border_count; b++) {
+        const sl_border *border = &partition->borders[b];
+        if (border->part == part && sl_stages_sends(plan, border)) {
+            const uint64_t at = place(&bytes, value_bytes(plan, border->value, plan->deployment.limits.rows));
+            if (passages) {
+                passages[b] = (passage){SENT, at};
+            }
+        }
+    }
+    return bytes;
+}
+
+uint64_t sl_stages_landing_bytes(const sl_plan *plan, const sl_partition *partition, int32_t part) {
+    return SL_SPLIT_STEPS * lay_out_landing(plan, partition, part, NULL);
+}
+
+/* `passages` may be NULL; those that are sent are left as they are. */
+static flight_layout lay_out(const sl_plan *plan, passage *passages) {
     const sl_partition *partition = &plan->partition;
     const sl_limits *limits = &plan->deployment.limits;
     int32_t stage_of[SL_MOST_DEVICES] = {0};
@@ -126,24 +167,27 @@ static flight_layout lay_out(const sl_plan *plan, uint64_t *carried) {
     sl_step_layout step;
     sl_step_layout_init(&step, limits, plan->deployment.program->group_count);
     find_stage_of_parts(partition, stage_of);
-    layout.block = place(&layout, step.bytes);
+    layout.block = place(&layout.bytes, step.bytes);
     for (int32_t b = 0; b < partition->border_count; b++) {
         const sl_border *border = &partition->borders[b];
+        if (sl_stages_sends(plan, border)) {
+            continue;
+        }
         const uint64_t bytes = value_bytes(plan, border->value, limits->rows);
         const bool within = stage_of[border->from] == stage_of[border->part];
-        const uint64_t offset = within ? UINT64_MAX : place(&layout, bytes);
+        const passage own = {within ? READ_LATE : CARRIED, within ? 0 : place(&layout.bytes, bytes)};
         most = within && bytes > most ? bytes : most;
-        if (carried) {
-            carried[b] = offset;
+        if (passages) {
+            passages[b] = own;
         }
     }
-    layout.taken = place(&layout, most);
+    layout.taken = place(&layout.bytes, most);
     const int32_t last = partition->sections[partition->section_count - 1].part;
     layout.keeps = sl_split_part(plan->backend, last)->steps_in_flight < SL_SPLIT_STEPS;
     if (layout.keeps) {
-        layout.tokens = place(&layout, (uint64_t)limits->outputs * sizeof(int32_t));
-        layout.logits = place(&layout, (uint64_t)limits->outputs * (uint64_t)plan->deployment.result_width *
-                                           sizeof(float));
+        layout.tokens = place(&layout.bytes, (uint64_t)limits->outputs * sizeof(int32_t));
+        layout.logits = place(&layout.bytes, (uint64_t)limits->outputs *
+                                                 (uint64_t)plan->deployment.result_width * sizeof(float));
     }
     return layout;
 }
@@ -185,7 +229,7 @@ static void free_memory(const sl_stages *all, flight *f) {
 }
 
 static int make_flights(sl_stages *all, sl_error *error) {
-    const flight_layout layout = lay_out(all->plan, all->carried);
+    const flight_layout layout = lay_out(all->plan, all->passages);
     for (int i = 0; i < SL_SPLIT_STEPS; i++) {
         flight *f = &all->flights[i];
         const int code = make_memory(all, f, layout.bytes, error);
@@ -327,21 +371,61 @@ static int write_value(const sl_stages *all, const flight *f, const sl_border *b
                                                 target->value_offsets[border->given], data, bytes, error);
 }
 
-/* An error is of one device, *at. */
+static sl_crossing crossing_of(const sl_stages *all, const flight *f, int32_t b) {
+    const sl_border *border = &all->plan->partition.borders[b];
+    const sl_step_header *header = sl_step_head(f->block);
+    const int32_t from = border->from, to = border->part;
+    const sl_lowered *source = &deployment_of(all, from)->buckets[bucket_of(all, from, header)];
+    const sl_lowered *target = &deployment_of(all, to)->buckets[bucket_of(all, to, header)];
+    return (sl_crossing){.from = source->value_offsets[border->value],
+                         .place = all->passages[b].place + (uint64_t)(f - all->flights) * all->landing[to],
+                         .to = target->value_offsets[border->given],
+                         .bytes = border_bytes(all, border, header)};
+}
+
+static int send_value(const sl_stages *all, const flight *f, int32_t b, sl_error *error) {
+    const sl_border *border = &all->plan->partition.borders[b];
+    const sl_crossing crossing = crossing_of(all, f, b);
+    return crossing.bytes == 0
+               ? 0
+               : functions_of(all, border->from)
+                     ->send(all->parts[border->from], all->parts[border->part], &crossing, error);
+}
+
+static int receive_value(const sl_stages *all, const flight *f, int32_t b, sl_error *error) {
+    const sl_border *border = &all->plan->partition.borders[b];
+    const sl_crossing crossing = crossing_of(all, f, b);
+    return crossing.bytes == 0
+               ? 0
+               : functions_of(all, border->part)
+                     ->receive(all->parts[border->part], all->parts[border->from], &crossing, error);
+}
+
+static bool is_within(const sl_stages *all, const sl_border *border) {
+    return all->stage_of[border->from] == all->stage_of[border->part];
+}
+
+/* What the source did not do when it was done with the step; an error is of one device, *at. */
+static int fetch_value(const sl_stages *all, const flight *f, int32_t b, int32_t *at, sl_error *error) {
+    const sl_border *border = &all->plan->partition.borders[b];
+    *at = border->from;
+    return !is_within(all, border)         ? 0
+           : all->passages[b].kind == SENT ? send_value(all, f, b, error)
+                                           : read_value(all, f, border, f->taken, error);
+}
+
 static int take_over(const sl_stages *all, const flight *f, int32_t section, int32_t *at, sl_error *error) {
     int code = 0;
     for (int32_t b = all->first_border[section]; b < all->first_border[section + 1] && code == 0; b++) {
         const sl_border *border = &all->plan->partition.borders[b];
-        void *data = f->taken;
-        if (all->carried[b] == UINT64_MAX) {
-            *at = border->from;
-            code = read_value(all, f, border, data, error);
-        } else {
-            data = f->memory + all->carried[b];
-        }
+        const passage *own = &all->passages[b];
+        code = fetch_value(all, f, b, at, error);
         if (code == 0) {
             *at = border->part;
-            code = write_value(all, f, border, data, error);
+            code = own->kind == SENT
+                       ? receive_value(all, f, b, error)
+                       : write_value(all, f, border,
+                                     own->kind == READ_LATE ? f->taken : f->memory + own->place, error);
         }
     }
     return code;
@@ -352,9 +436,11 @@ static int carry_off(const sl_stages *all, const stage *own, const flight *f, in
     int code = 0;
     for (int32_t b = 0; b < all->plan->partition.border_count && code == 0; b++) {
         const sl_border *border = &all->plan->partition.borders[b];
-        if (all->carried[b] != UINT64_MAX && all->stage_of[border->from] == own->index) {
+        if (all->stage_of[border->from] == own->index && !is_within(all, border)) {
             *at = border->from;
-            code = read_value(all, f, border, f->memory + all->carried[b], error);
+            code = all->passages[b].kind == SENT
+                       ? send_value(all, f, b, error)
+                       : read_value(all, f, border, f->memory + all->passages[b].place, error);
         }
     }
     return code;
@@ -499,6 +585,33 @@ static void list_borders(sl_stages *all) {
     }
 }
 
+/* Landing places, and who sends to whom. */
+static int link_parts(sl_stages *all, sl_error *error) {
+    const sl_plan *plan = all->plan;
+    bool linked[SL_MOST_DEVICES][SL_MOST_DEVICES] = {{false}};
+    int code = 0;
+    for (int32_t p = 0; p < plan->segment_count; p++) {
+        all->landing[p] = lay_out_landing(plan, &plan->partition, p, all->passages);
+    }
+    for (int32_t b = 0; b < plan->partition.border_count && code == 0; b++) {
+        const int32_t from = plan->partition.borders[b].from, to = plan->partition.borders[b].part;
+        if (all->passages[b].kind != SENT || linked[from][to]) {
+            continue;
+        }
+        const char *source = sl_split_part_name(plan->backend, from);
+        bool reaches = false;
+        linked[from][to] = true;
+        code = functions_of(all, from)->link(all->parts[from], all->parts[to], &reaches, error);
+        if (code) {
+            return sl_fail_prefix(error, source);
+        }
+        sl_log(SL_LOG_INFO, "%s: what crosses to %s is sent from device to device%s", source,
+               sl_split_part_name(plan->backend, to),
+               reaches ? "" : ", on the driver's way: they do not reach each other's memory");
+    }
+    return code;
+}
+
 int sl_stages_create(const sl_plan *plan, sl_executor *const *parts, sl_stages **stages, sl_error *error) {
     *stages = NULL;
     sl_stages *all = sl_alloc_zero(1, sizeof *all);
@@ -511,15 +624,16 @@ int sl_stages_create(const sl_plan *plan, sl_executor *const *parts, sl_stages *
     pthread_cond_init(&all->changed, NULL);
     find_stage_of_parts(&plan->partition, all->stage_of);
     all->first_border = sl_alloc_zero((size_t)plan->partition.section_count + 1, sizeof *all->first_border);
-    all->carried = sl_alloc_zero((size_t)plan->partition.border_count + 1, sizeof *all->carried);
+    all->passages = sl_alloc_zero((size_t)plan->partition.border_count + 1, sizeof *all->passages);
     all->last_tokens = sl_alloc_zero((size_t)plan->deployment.limits.sequences, sizeof *all->last_tokens);
-    int code = all->first_border && all->carried && all->last_tokens
+    int code = all->first_border && all->passages && all->last_tokens
                    ? 0
                    : sl_fail(error, SL_ERR_NOMEM, "%s: out of memory", plan->backend->name);
     if (code == 0) {
         list_borders(all);
         code = make_flights(all, error);
     }
+    code = code ? code : link_parts(all, error);
     code = code ? code : make_counts(all, error);
     code = code ? code : start_stages(all, error);
     if (code) {
@@ -551,7 +665,7 @@ void sl_stages_destroy(sl_stages *all) {
     }
     sl_free(all->given);
     sl_free(all->first_border);
-    sl_free(all->carried);
+    sl_free(all->passages);
     sl_free(all->last_tokens);
     sl_free(all);
 }

@@ -1,8 +1,10 @@
 /* How steps go over several devices. Sections that follow one another and whose parts have no others are a
  * *stage*: layers of one device are one, and where devices take turns within a step (experts apart) all of it
  * is. Each stage has a thread, and the parts' executors are called by that alone while steps are in flight.
- * It runs one step after the other; what later stages need of a step it reads to host memory before it begins
- * the next. So a stage works on one step while the stage behind it works on the step before. A step whose
+ * It runs one step after the other; what later stages need of a step it carries off before it begins the
+ * next: to host memory, or between devices of one backend that can send (sl_backend_functions.send) to a
+ * landing place on the other device, of which each border has one for every step on its way. So a stage works
+ * on one step while the stage behind it works on the step before. A step whose
  * rows take sampled tokens begins when the step before is done; a step with masks_later stops in front of the
  * last stage until it is resumed. */
 #ifndef SL_PLAN_STAGES_H
@@ -16,9 +18,13 @@ enum { SL_SPLIT_STEPS = 2 }; /* in flight */
 
 /* Of a plan on several devices. */
 int32_t sl_stages_count(const sl_plan *plan);
-/* Host memory for steps on their way, beside the parts' pools: blocks, what crosses borders, and results. Of
- * a plan that has its limits and its partition. */
+/* Host memory for steps on their way, beside the parts' pools: blocks, what crosses borders and is not sent,
+ * and results. Of a plan that has its limits and its partition. */
 uint64_t sl_stages_bytes(const sl_plan *plan);
+/* SL_POOL_EXCHANGE of a part, for a partition of the plan's program: landing places of what others send. */
+uint64_t sl_stages_landing_bytes(const sl_plan *plan, const sl_partition *partition, int32_t part);
+/* Is what crosses there sent from device to device? */
+bool sl_stages_sends(const sl_plan *plan, const sl_border *border);
 
 /* `parts`: [segments], borrowed, like the plan. */
 int sl_stages_create(const sl_plan *plan, sl_executor *const *parts, sl_stages **stages, sl_error *error);

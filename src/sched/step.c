@@ -7,6 +7,7 @@
  * the other. Prompts of lower priorities get what is left then. */
 #include "sched/scheduler.h"
 
+#include "sched/chunks.h"
 #include "sched/internal.h"
 
 #include <string.h>
@@ -296,6 +297,25 @@ static void count_drafts_room(const sl_scheduler *s, int32_t count, step_room *r
     room->drafts = (sl_draft_load){rows, sl_draft_room(s, room->rows - rows, room->outputs - works), works};
 }
 
+/* May a step be followed that has rows of it, if those that come next are known? */
+static bool may_go_on(const sl_scheduler *s, const sl_work *work) {
+    return !work->cancelled && !sl_draft_is_open(s, work) && work->logits == SL_LOGITS_NONE &&
+           (!work->matcher || sl_backend_of(s)->resume) && sl_forced_next(work->forced) == SL_NONE;
+}
+
+/* Rows for a prompt that nobody else is beside. Its chunks are alike, but for one that had to end earlier. */
+static int32_t chunk_rows(sl_scheduler *s, const sl_work *work, const step_room *room) {
+    const sl_backend *backend = s->plan->backend;
+    const sl_chunks chunks = {backend->stages, room->rows, backend->fixed_rows};
+    if (!s->plan->is_usual_chunk || backend->steps_in_flight < SL_STEPS || !may_go_on(s, work)) {
+        return room->rows;
+    }
+    const int32_t rows = sl_chunk_rows(&chunks, sl_pending(work));
+    const int32_t before = room->follows ? sl_step_head(sl_flying(s, 0)->block)->rows : 0;
+    const int32_t alike = (before + SL_CHUNK_ROWS - 1) / SL_CHUNK_ROWS * SL_CHUNK_ROWS;
+    return rows > alike ? rows : alike;
+}
+
 /* s->order[0, count): who generates, then prompts. */
 static void add_ordered(sl_scheduler *s, int32_t count, step_room *room) {
     int32_t prompts = 0;
@@ -309,9 +329,12 @@ static void add_ordered(sl_scheduler *s, int32_t count, step_room *room) {
         }
     }
     const sl_step_header *head = sl_step_head(block_of(s));
-    const int32_t rows = head->spans == 0 ? room->rows
-                                          : sl_budget_rows(&s->budget, s->options.prompt_seconds, head->rows,
-                                                           head->outputs, room->rows);
+    int32_t rows = room->rows;
+    if (head->spans > 0) {
+        rows = sl_budget_rows(&s->budget, s->options.prompt_seconds, head->rows, head->outputs, room->rows);
+    } else if (count == 1 && prompts == 1) {
+        rows = chunk_rows(s, s->order[0], room);
+    }
     add_prompts(s, s->order, prompts, rows, room);
 }
 
@@ -486,9 +509,7 @@ int32_t sl_scheduler_build(sl_scheduler *s, int32_t *bucket) {
  * then be computed whatever it is? */
 static bool goes_on(const sl_scheduler *s, const sl_part *part) {
     const sl_work *work = part->work;
-    if (!work || work->cancelled || part->drafts > 0 || sl_draft_is_open(s, work) ||
-        work->logits != SL_LOGITS_NONE || (work->matcher && !sl_backend_of(s)->resume) ||
-        sl_forced_next(work->forced) != SL_NONE) {
+    if (!work || part->drafts > 0 || !may_go_on(s, work)) {
         return false;
     }
     const int32_t count = part->sequence->count;

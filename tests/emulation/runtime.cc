@@ -552,6 +552,24 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     return submit(stream, [=] { return copy(to, from, bytes, kind); });
 }
 
+/* As late as it may: when somebody waits for something behind it. */
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device, size_t bytes,
+                                cudaStream_t stream) {
+    CALL(true)
+    if (!is_device(to_device) || !is_device(from_device)) {
+        return result(cudaErrorInvalidDevice);
+    }
+    const work_item item = {nullptr, [=] { return copy(to, from, bytes, cudaMemcpyDeviceToDevice); }};
+    if (!stream || stream->capture || stream->is_beside) {
+        return submit(stream, work_list{item});
+    }
+    if (stream->queue.empty()) {
+        waiting.push_back(stream);
+    }
+    stream->queue.push_back(item);
+    return cudaSuccess;
+}
+
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
     CALL(false)
     return result(copy(to, from, bytes, kind));
@@ -638,6 +656,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     }
     if (!event->capture) {
         take_turns([event] { return is_reached(event); });
+    }
+    if (other->device != stream->device && !event->capture && !stream->capture) {
+        return cudaSuccess; /* it has a life of its own */
     }
     if (other->is_beside) {
         if (stream->capture != event->capture) {

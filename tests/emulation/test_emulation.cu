@@ -372,6 +372,36 @@ static bool meetings(const memory *m) {
     return works("the other device", m, 2 * TURNS) && good;
 }
 
+/* A copy to the other device is made when its stream's event is waited for, and not before. */
+static bool late_copies(const memory *m) {
+    cudaStream_t streams[2];
+    cudaEvent_t sent;
+    int *landing = NULL, early = 1, late = 0;
+    bool good = start(m) && cudaSetDevice(1) == cudaSuccess &&
+                cudaMalloc((void **)&landing, sizeof *landing) == cudaSuccess &&
+                cudaMemset(landing, 0, sizeof *landing) == cudaSuccess &&
+                cudaStreamCreateWithFlags(&streams[1], cudaStreamNonBlocking) == cudaSuccess &&
+                cudaSetDevice(0) == cudaSuccess &&
+                cudaStreamCreateWithFlags(&streams[0], cudaStreamNonBlocking) == cudaSuccess &&
+                cudaEventCreateWithFlags(&sent, cudaEventDisableTiming) == cudaSuccess;
+    sum_block<<<1, THREADS, 0, streams[0]>>>(m->values, m->sum);
+    good = good && cudaMemcpyPeerAsync(landing, 1, m->sum, 0, sizeof *landing, streams[0]) == cudaSuccess &&
+           cudaEventRecord(sent, streams[0]) == cudaSuccess &&
+           cudaMemcpy(&early, landing, sizeof early, cudaMemcpyDeviceToHost) == cudaSuccess && early == 0 &&
+           cudaSetDevice(1) == cudaSuccess && cudaStreamWaitEvent(streams[1], sent, 0) == cudaSuccess &&
+           cudaMemcpyAsync(&late, landing, sizeof late, cudaMemcpyDeviceToHost, streams[1]) == cudaSuccess &&
+           cudaStreamSynchronize(streams[1]) == cudaSuccess && late == THREADS * (THREADS - 1) / 2 &&
+           cudaMemcpyPeerAsync(landing, 2, m->sum, 0, sizeof *landing, streams[0]) != cudaSuccess;
+    cudaGetLastError();
+    cudaFree(landing);
+    cudaStreamDestroy(streams[0]);
+    cudaStreamDestroy(streams[1]);
+    cudaEventDestroy(sent);
+    cudaSetDevice(0);
+    printf("%s copies to the other device\n", good ? "passed" : "FAILED");
+    return good;
+}
+
 int main(void) {
     memory m;
     int values[THREADS];
@@ -389,6 +419,7 @@ int main(void) {
     good &= unwritten(&m);
     good &= refused(&m);
     good &= graphs(&m);
+    good &= late_copies(&m);
     good &= meetings(&m);
     return good ? 0 : 1;
 }

@@ -2,7 +2,8 @@
 /* Steps over several devices: two CPU backends as one, two steps in flight. What they give is what one device
  * gives, bit for bit; while the second device is at a step the first is at the next; and whatever fails, on
  * whichever device, ends all requests and hangs nobody. Each device looks whether it is used as a backend may
- * be: by one call at a time, and its workspace between its sections only. */
+ * be: by one call at a time, and its workspace between its sections only. Where devices send, places are sent
+ * to and received from in turns. */
 #include "support/engine.h"
 #include "support/sanitized.h"
 
@@ -23,14 +24,19 @@ enum { SEQUENCES = 3, MANY = 8, CONTEXT = 1024, CHUNK = 16, DEVICES = 2 };
 /* ---- the devices
  * ----------------------------------------------------------------------------------------------------- */
 
-typedef enum call { SUBMIT, PROCEED, WAIT, READ, WRITE, CALLS } call;
-static const char *const call_names[] = {"submit", "proceed", "wait", "read", "write"};
+typedef enum call { SUBMIT, PROCEED, WAIT, READ, WRITE, SEND, RECEIVE, CALLS } call;
+static const char *const call_names[] = {"submit", "proceed", "wait", "read", "write", "send", "receive"};
 
 struct sl_executor {
     sl_executor *inner;
     int index;
     atomic_bool busy;
+    unsigned char *landing; /* what others send */
+    atomic_bool *full;      /* [bytes / PLACE]: sent, and not received yet */
+    sl_executor *target;    /* of what it sends */
 };
+
+enum { PLACE = 64 };
 
 typedef struct device {
     sl_backend base;
@@ -40,6 +46,7 @@ typedef struct device {
 
 static const sl_backend_functions *cpu;
 static atomic_int opened; /* devices, since the engine's options were written */
+static atomic_int made[CALLS];
 
 /* What is to fail. */
 static struct {
@@ -57,8 +64,11 @@ static struct {
     int alone, together; /* of the first `together` steps, all but the first `alone` are not begun by the
                             second device before the first device is at the next one */
     int missed;          /* it did not come */
+    int sent, received;  /* values */
+    int late, values;    /* of the first so many steps, of so many values, each is received when those of the
+                            step behind were sent */
     int held; /* the step, counted from 1, that the second device does not begin while this stands; 0 */
-} meeting = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, {0}, 0, 0, 0, 0};
+} meeting = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER, .values = 1};
 
 /* For other threads than the test's, which no longjmp of its may leave. */
 static void require(bool condition, const char *what) {
@@ -74,6 +84,7 @@ static void begin_call(sl_executor *e) {
 
 static int end_call(sl_executor *e, call which, int status, sl_error *error) {
     atomic_store(&e->busy, false);
+    made[which]++;
     if (failure.device == e->index && failure.which == which && atomic_load(&failure.countdown) > 0 &&
         atomic_fetch_sub(&failure.countdown, 1) == 1) {
         failure.happened = true;
@@ -99,11 +110,33 @@ static void meet(int index) {
     pthread_mutex_unlock(&meeting.mutex);
 }
 
+/* What lies at its place stays there until it was received. */
+static void count_sent(void) {
+    pthread_mutex_lock(&meeting.mutex);
+    meeting.sent++;
+    pthread_cond_broadcast(&meeting.changed);
+    pthread_mutex_unlock(&meeting.mutex);
+}
+
+static void receive_late(void) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += 120;
+    pthread_mutex_lock(&meeting.mutex);
+    const int step = meeting.received++ / meeting.values + 1;
+    while (step <= meeting.late && meeting.sent < (step + 1) * meeting.values && meeting.missed == 0) {
+        meeting.missed += pthread_cond_timedwait(&meeting.changed, &meeting.mutex, &until) != 0;
+    }
+    pthread_mutex_unlock(&meeting.mutex);
+}
+
 static void destroy_device_executor(sl_executor *e) {
     require(!e->busy, "destroyed while a call runs");
     if (e->inner) {
         cpu->destroy_executor(e->inner);
     }
+    free(e->landing);
+    free(e->full);
     free(e);
 }
 
@@ -115,6 +148,9 @@ static int deploy_device(sl_backend *backend, const sl_deployment *deployment, c
                          sl_executor **executor, sl_error *error) {
     sl_executor *e = calloc(1, sizeof *e);
     e->index = ((const device *)(const void *)backend)->index;
+    const size_t landing = (size_t)deployment->pool_bytes[SL_POOL_EXCHANGE];
+    e->landing = malloc(landing + 1);
+    e->full = calloc(landing / PLACE + 1, sizeof *e->full);
     const int status = cpu->deploy(inner_of(backend), deployment, progress, &e->inner, error);
     *executor = e;
     return status;
@@ -157,6 +193,34 @@ static int device_write(sl_executor *e, sl_pool_kind pool, uint64_t offset, cons
     return end_call(e, WRITE, cpu->write(e->inner, pool, offset, data, bytes, error), error);
 }
 
+static int device_link(sl_executor *from, sl_executor *to, bool *reaches, sl_error *error) {
+    (void)error;
+    require(!from->busy && !to->busy, "linked while a call runs");
+    from->target = to;
+    *reaches = true;
+    return 0;
+}
+
+static int device_send(sl_executor *from, const sl_executor *to, const sl_crossing *c, sl_error *error) {
+    require(from->target == to, "sends to one that it was not linked to");
+    begin_call(from);
+    require(!atomic_exchange(&from->target->full[c->place / PLACE], true), "sends where something lies");
+    const int status =
+        cpu->read(from->inner, SL_POOL_WORKSPACE, c->from, to->landing + c->place, c->bytes, error);
+    count_sent();
+    return end_call(from, SEND, status, error);
+}
+
+static int device_receive(sl_executor *to, const sl_executor *from, const sl_crossing *c, sl_error *error) {
+    require(from->target == to, "receives from one that was not linked to it");
+    begin_call(to);
+    receive_late();
+    require(atomic_exchange(&to->full[c->place / PLACE], false), "receives what was not sent");
+    return end_call(to, RECEIVE,
+                    cpu->write(to->inner, SL_POOL_WORKSPACE, c->to, to->landing + c->place, c->bytes, error),
+                    error);
+}
+
 static const float *device_logits(sl_executor *e) {
     require(!e->busy, "logits are asked for while a call runs");
     return cpu->logits(e->inner);
@@ -181,20 +245,15 @@ static void destroy_device(sl_backend *backend) {
     free(backend);
 }
 
-static const sl_backend_functions device_functions = {.kernels = device_kernels,
-                                                      .deploy = deploy_device,
-                                                      .destroy_executor = destroy_device_executor,
-                                                      .step_block = device_block,
-                                                      .submit = device_submit,
-                                                      .proceed = device_proceed,
-                                                      .wait = device_wait,
-                                                      .logits = device_logits,
-                                                      .tokens = device_tokens,
-                                                      .read = device_read,
-                                                      .write = device_write,
-                                                      .counters = device_counters,
-                                                      .memory_available = device_memory,
-                                                      .destroy = destroy_device};
+#define USUAL_FUNCTIONS                                                                                      \
+    .kernels = device_kernels, .deploy = deploy_device, .destroy_executor = destroy_device_executor,         \
+    .step_block = device_block, .submit = device_submit, .proceed = device_proceed, .wait = device_wait,     \
+    .logits = device_logits, .tokens = device_tokens, .read = device_read, .write = device_write,            \
+    .counters = device_counters, .memory_available = device_memory, .destroy = destroy_device
+static const sl_backend_functions device_functions = {USUAL_FUNCTIONS};
+static const sl_backend_functions sending_functions = {USUAL_FUNCTIONS, .send = device_send,
+                                                       .receive = device_receive, .link = device_link};
+static bool sends; /* the devices that are opened */
 
 /* The linker gives the library this function for sl_backend_open (--wrap). */
 int __wrap_sl_backend_open(const char *name, const sl_backend_options *options, sl_backend **backend,
@@ -210,8 +269,9 @@ int __wrap_sl_backend_open(const char *name, const sl_backend_options *options, 
     device *d = calloc(1, sizeof *d);
     cpu = inner->functions;
     d->base = *inner;
-    d->base.functions = &device_functions;
+    d->base.functions = sends ? &sending_functions : &device_functions;
     d->inner = inner;
+    d->base.fixed_rows = 16;
     d->index = opened++;
     *backend = &d->base;
     return 0;
@@ -223,10 +283,12 @@ int __wrap_sl_backend_open(const char *name, const sl_backend_options *options, 
 /* Layers, and experts of the first layers, that are apart: 0 and 0 on one device. */
 typedef struct placement {
     int32_t second, experts;
-    bool drafts;
+    bool drafts, sends;
     int32_t sequences; /* 0: SEQUENCES */
     sl_halving halving;
-    size_t cache; /* tokens; 0: for all sequences */
+    size_t cache;  /* tokens; 0: for all sequences */
+    int32_t chunk; /* 0: CHUNK */
+    bool usual;    /* nobody says how many rows a step has */
 } placement;
 
 static sluice_engine *open_devices(sluice_model *model, placement p) {
@@ -236,7 +298,9 @@ static sluice_engine *open_devices(sluice_model *model, placement p) {
                                            .cpu_experts = p.experts,
                                            .threads = 1,
                                            .context = CONTEXT,
-                                           .chunk = CHUNK,
+                                           .chunk = p.usual   ? 0
+                                                    : p.chunk ? p.chunk
+                                                              : CHUNK,
                                            .outputs = CHUNK,
                                            .sequences = p.sequences ? p.sequences : SEQUENCES,
                                            .cache_tokens = p.cache,
@@ -244,11 +308,16 @@ static sluice_engine *open_devices(sluice_model *model, placement p) {
                                                p.drafts ? SLUICE_SPECULATE_NGRAM : SLUICE_SPECULATE_OFF,
                                            .draft_always = p.drafts};
     opened = 0;
+    sends = p.sends;
+    for (int i = 0; i < CALLS; i++) {
+        made[i] = 0;
+    }
     failure.countdown = 0;
     failure.happened = false;
     pthread_mutex_lock(&meeting.mutex);
     meeting.begun[0] = meeting.begun[1] = meeting.together = meeting.missed = meeting.held = 0;
-    meeting.alone = 0;
+    meeting.alone = meeting.sent = meeting.received = meeting.late = 0;
+    meeting.values = 1;
     pthread_mutex_unlock(&meeting.mutex);
     sluice_engine *engine = open_engine(model, &options);
     pthread_mutex_lock(&engine->mutex);
@@ -415,9 +484,11 @@ static void devices_give_the_bits_of_one(void **state) {
     for (int drafts = 0; drafts < 2; drafts++) {
         live_on(model, (placement){.drafts = drafts}, grammar, &one);
         for (int32_t second = 1; second <= layers; second += SANITIZED ? layers - 1 : 1) {
-            for (int32_t apart = 0; apart <= (experts ? layers : 0); apart += layers) {
-                live_on(model, (placement){.second = second, .experts = apart, .drafts = drafts}, grammar,
-                        &several);
+            for (int32_t way = 0; way < (experts ? 4 : 2); way++) {
+                const placement p = {
+                    .second = second, .experts = way / 2 * layers, .drafts = drafts, .sends = way % 2};
+                live_on(model, p, grammar, &several);
+                assert_int_equal(made[SEND] > 0, p.sends);
                 assert_int_equal(several.size, one.size);
                 assert_memory_equal(several.bytes, one.bytes, one.size);
             }
@@ -431,22 +502,65 @@ static void devices_give_the_bits_of_one(void **state) {
  * --------------------------------------------------------------------------------------------------------
  */
 
-/* The second device begins none of a prompt's chunks but the last before the first device is at the next. */
-static void chunks_of_a_prompt_are_on_both_devices(void **state) {
+/* The second device begins none of a prompt's chunks but the last before the first device is at the next.
+ * What crosses the border goes through the host, or it does not; then a chunk's values are received when the
+ * next one's were sent. */
+static void read_chunks(sluice_model *model, bool sending) {
     enum { CHUNKS = 12 };
-    (void)state;
-    sluice_model *model = open_model(MINI);
-    sluice_engine *engine = open_devices(model, (placement){.second = 1});
+    sluice_engine *engine = open_devices(model, (placement){.second = 1, .sends = sending});
     sluice_sequence *sequence = open_sequence(engine);
     sluice_request_options o = options_of(0, CHUNKS * CHUNK, 0);
     collected got = {0};
     meeting.together = CHUNKS - 1;
+    meeting.late = CHUNKS - 1;
+    meeting.values = engine->planned.plan->partition.border_count;
     collect(submit(sequence, &o), &got);
     assert_int_equal(meeting.missed, 0);
     assert_int_equal(meeting.begun[1], CHUNKS);
     assert_int_equal(following_steps(engine), CHUNKS - 1);
+    assert_int_equal(made[sending ? SEND : READ], CHUNKS * meeting.values);
+    assert_int_equal(made[sending ? SEND : READ], made[sending ? RECEIVE : WRITE]);
+    assert_int_equal(made[sending ? READ : SEND] + made[sending ? WRITE : RECEIVE], 0);
     sluice_sequence_release(sequence);
     sluice_engine_destroy(engine);
+}
+
+static void chunks_of_a_prompt_are_on_both_devices(void **state) {
+    (void)state;
+    sluice_model *model = open_model(MINI);
+    read_chunks(model, false);
+    read_chunks(model, true);
+    sluice_model_release(model);
+}
+
+/* Five chunks of 128 rows take 6 (16 + 128) rows' time, two of 320 3 (16 + 320). Who says 512 gets 512. */
+static void a_prompt_alone_is_cut_to_suit(void **state) {
+    enum { PROMPT = 640, ROWS = 512 };
+    static const struct {
+        placement place;
+        int steps;
+    } cases[] = {{{.second = 1, .chunk = ROWS}, 2}, {{.second = 1, .usual = true}, 5}};
+    static record logits[2];
+    sluice_model *model = open_model(MINI);
+    sluice_model_info info = {.size = sizeof info};
+    sluice_model_get_info(model, &info);
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        sluice_engine *engine = open_devices(model, cases[i].place);
+        sluice_sequence *sequence = open_sequence(engine);
+        const sluice_request_options o = options_of(0, PROMPT, 0);
+        collected got = {0};
+        assert_int_equal(engine->planned.plan->options.chunk, ROWS);
+        collect(submit(sequence, &o), &got);
+        assert_int_equal(meeting.begun[1], cases[i].steps);
+        assert_int_equal(following_steps(engine), cases[i].steps - 1);
+        logits[i].size = 0;
+        keep_logits(sequence, (size_t)info.vocabulary, &logits[i]);
+        sluice_sequence_release(sequence);
+        sluice_engine_destroy(engine);
+    }
+    assert_int_equal(logits[0].size, logits[1].size);
+    assert_memory_equal(logits[0].bytes, logits[1].bytes, logits[0].size);
     sluice_model_release(model);
 }
 
@@ -503,6 +617,7 @@ static void halves_give_the_texts_of_one(void **state) {
             for (int way = 0; way < 4; way++) {
                 const placement p = {.second = second,
                                      .drafts = way == 3,
+                                     .sends = (second + way) % 2,
                                      .sequences = counts[c],
                                      .halving = way == 1 ? SL_HALVING_MEASURED : SL_HALVING_ALWAYS,
                                      .cache = way == 2 ? CONTEXT : 0};
@@ -559,7 +674,7 @@ static void cancelled_halves_go_on(void **state) {
     (void)state;
     sluice_model *model = open_model(MINI);
     for (int two = 0; two < 2; two++) {
-        const placement p = {.second = two, .sequences = COUNT, .halving = SL_HALVING_ALWAYS};
+        const placement p = {.second = two, .sends = two, .sequences = COUNT, .halving = SL_HALVING_ALWAYS};
         sluice_engine *engine = open_devices(model, p);
         for (int round = 0; round < (two ? ROUNDS : 1); round++) {
             sluice_sequence *sequences[COUNT];
@@ -628,6 +743,26 @@ static void what_steps_take_along_is_planned(void **state) {
     assert_int_equal(counters.memory, rows);
     assert_string_equal(counters.memory_on[0].device, "cpu");
     assert_int_equal(counters.memory_on[0].bytes, rows);
+    /* Where devices send, the values lie on the second one, and nowhere on the host. */
+    const uint64_t carried = plan->flight_bytes;
+    sluice_engine_destroy(engine);
+    engine = open_devices(model, (placement){.second = 1, .sends = true});
+    plan = engine->planned.plan;
+    const uint64_t landing = plan->segments[1].plan->deployment.pool_bytes[SL_POOL_EXCHANGE];
+    const sl_value *values = plan->deployment.program->values;
+    uint64_t expected = 0, total = 0;
+    for (int32_t b = 0; b < plan->partition.border_count; b++) {
+        expected += 2 * (uint64_t)CHUNK * 4 * (uint64_t)values[plan->partition.borders[b].value].width;
+    }
+    for (int32_t i = 0; i < plan->memory_count; i++) {
+        total += plan->memory[i].bytes;
+    }
+    assert_true(expected > 0);
+    assert_int_equal(landing, expected);
+    assert_int_equal(plan->flight_bytes, carried - landing);
+    assert_int_equal(plan->segments[0].plan->deployment.pool_bytes[SL_POOL_EXCHANGE], 0);
+    assert_int_equal(total, rows);
+    assert_int_equal(sl_plan_bytes(plan), rows);
     sluice_engine_destroy(engine);
     sluice_engine_options options = {
         .size = sizeof options, .device = "cpu+cpu", .gpu_layers = 1, .host_memory_limit = 1000};
@@ -690,23 +825,27 @@ static void expect_failure(sluice_request *request, const char *message) {
  */
 static void a_device_that_fails_ends_all(void **state) {
     sluice_model *model = open_model(MINI_MOE);
-    const placement places[] = {{.second = 1}, {.second = layers_of(model), .experts = layers_of(model)}};
-    enum { NTHS = 3, ALL = 2 * DEVICES * CALLS * NTHS, STRIDE = SANITIZED ? 7 : 1 };
+    const int32_t layers = layers_of(model);
+    enum { PLACES = 4, NTHS = 3, ALL = PLACES * DEVICES * CALLS * NTHS, STRIDE = SANITIZED ? 11 : 1 };
+    const placement places[PLACES] = {{.second = 1},
+                                      {.second = layers, .experts = layers},
+                                      {.second = 1, .sends = true},
+                                      {.second = layers, .experts = layers, .sends = true}};
     const int nths[NTHS] = {1, 2, 9};
     int happened = 0;
     (void)state;
     for (int i = 0; i < ALL; i += STRIDE) {
-        const placement *p = &places[i % 2];
+        const placement *p = &places[i % PLACES];
         sluice_engine *engine = open_devices(model, *p);
         sluice_sequence *sequences[SEQUENCES];
         sluice_request *requests[SEQUENCES], *none;
         sluice_error error;
         char message[128];
-        failure.device = i / 2 % DEVICES;
-        failure.which = (call)(i / 2 / DEVICES % CALLS);
+        failure.device = i / PLACES % DEVICES;
+        failure.which = (call)(i / PLACES / DEVICES % CALLS);
         snprintf(message, sizeof message, "cpu, device %d of cpu+cpu: %s has failed", failure.device + 1,
                  call_names[failure.which]);
-        failure.countdown = nths[i / 2 / DEVICES / CALLS];
+        failure.countdown = nths[i / PLACES / DEVICES / CALLS];
         for (int32_t s = 0; s < SEQUENCES; s++) {
             sluice_request_options o = options_of(s, (size_t)(5 * CHUNK), 20);
             sequences[s] = open_sequence(engine);
@@ -738,8 +877,9 @@ static void a_device_that_fails_ends_all(void **state) {
         }
         sluice_engine_destroy(engine);
     }
-    /* Of one border nothing proceeds, the first device is given nothing and the second leaves nothing. */
-    assert_true(SANITIZED ? happened >= 5 : happened == NTHS * (6 + 10));
+    /* Of one border nothing proceeds, the first device is given nothing and the second leaves nothing. Values
+     * are sent to a later device, and read and written on their way back. */
+    assert_true(SANITIZED ? happened >= 5 : happened == NTHS * (6 + 10 + 6 + 10));
     sluice_model_release(model);
 }
 
@@ -747,7 +887,8 @@ static void a_device_that_fails_ends_all(void **state) {
  * device it was. Returns how many that were; -1: there was no such call. */
 static int fail_in_halves(sluice_model *model, int device, call which, int nth) {
     enum { COUNT = 4, GENERATE = 9 };
-    const placement p = {.second = 1, .sequences = COUNT, .halving = SL_HALVING_ALWAYS};
+    const bool sending = which == SEND || which == RECEIVE;
+    const placement p = {.second = 1, .sends = sending, .sequences = COUNT, .halving = SL_HALVING_ALWAYS};
     sluice_engine *engine = open_devices(model, p);
     sluice_sequence *sequences[COUNT];
     sluice_request *requests[COUNT] = {0};
@@ -803,7 +944,8 @@ static void a_device_that_fails_ends_both_halves(void **state) {
             }
             /* Of one border nothing proceeds, the first device is given nothing and the second leaves
              * nothing. */
-            const bool never = which == PROCEED || which == (device == 0 ? WRITE : READ);
+            const bool never = which == PROCEED || which == (device == 0 ? WRITE : READ) ||
+                               which == (device == 0 ? RECEIVE : SEND);
             assert_true(never ? nth == 1 : nth > LEAST);
         }
     }
@@ -856,6 +998,7 @@ int main(int argc, char **argv) {
         FOR_MODEL(devices_give_the_bits_of_one, FIXTURE("qwen3_5"), "qwen3_5"),
         FOR_MODEL(devices_give_the_bits_of_one, FIXTURE("gemma3"), "gemma3"),
         cmocka_unit_test(chunks_of_a_prompt_are_on_both_devices),
+        cmocka_unit_test(a_prompt_alone_is_cut_to_suit),
         cmocka_unit_test(what_steps_take_along_is_planned),
         FOR_MODEL(halves_give_the_texts_of_one, MINI, "mini"),
         FOR_MODEL(halves_give_the_texts_of_one, FIXTURE("qwen3"), "qwen3"),

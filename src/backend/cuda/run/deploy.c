@@ -107,6 +107,9 @@ static void destroy_executor(sl_executor *executor) {
             cudaEventDestroy(executor->stages[i].finished);
         }
     }
+    if (executor->sent) {
+        cudaEventDestroy(executor->sent);
+    }
     if (executor->device.stream) {
         cudaStreamDestroy(executor->device.stream);
     }
@@ -270,4 +273,7 @@ const sl_backend_functions sl_cuda_functions = {
     .destroy = destroy,
     .pin = sl_cuda_pin,
     .unpin = sl_cuda_unpin,
+    .send = sl_cuda_send,
+    .receive = sl_cuda_receive,
+    .link = sl_cuda_link,
 };

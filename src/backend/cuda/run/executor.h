@@ -70,6 +70,7 @@ struct sl_executor {
     sl_cuda_exchange *exchange;  /* on the device */
     sl_cuda_meeting *meeting;    /* pinned */
     bool joined;                 /* with other ranks */
+    cudaEvent_t sent;            /* all that this one sent to other devices; NULL: it was not linked */
     unsigned long long *digests; /* pinned: replayed, eager */
     sl_cuda_stage stages[SL_CUDA_STAGES];
     int32_t next, in_flight;  /* the stage to fill; how many before it are not waited for */
@@ -143,6 +144,12 @@ int sl_cuda_proceed(sl_executor *executor, sl_error *error);
 /* The masks of the step submitted last, and the rest of it. */
 int sl_cuda_resume(sl_executor *executor, sl_error *error);
 int sl_cuda_wait(sl_executor *executor, sl_error *error);
+/* cross.c: see sl_backend_functions */
+int sl_cuda_link(sl_executor *from, sl_executor *to, bool *reaches, sl_error *error);
+int sl_cuda_send(sl_executor *from, const sl_executor *to, const sl_crossing *crossing, sl_error *error);
+int sl_cuda_receive(sl_executor *to, const sl_executor *from, const sl_crossing *crossing, sl_error *error);
+/* Sets the device `from`, and lets it reach the other's memory where it can. */
+int sl_cuda_reach(int from, int to, bool *reaches, sl_error *error);
 /* join.c */
 int sl_cuda_join(sl_executor *const *ranks, int32_t count, sl_error *error);
 void sl_cuda_leave(sl_executor *const *ranks, int32_t count);

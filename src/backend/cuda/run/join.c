@@ -24,31 +24,19 @@ static int check_rank(sl_executor *const *ranks, int32_t count, int32_t rank, sl
     return SL_OK;
 }
 
-/* Of the device that is set. */
-static int enable_peer(int from, int to, sl_error *error) {
-    int can = 0;
-    int status = SL_CUDA(cudaDeviceCanAccessPeer(&can, from, to), error);
-    if (status || !can) {
-        return status ? status
-                      : sl_fail(error, SL_ERR_UNSUPPORTED,
-                                "cuda: devices %d and %d cannot reach each other's memory; name devices "
-                                "that can (nvidia-smi topo -p2p w), or a single one",
-                                from, to);
-    }
-    cudaError_t code =
-        sl_cuda_inject("cudaDeviceEnablePeerAccess") ? cudaErrorUnknown : cudaDeviceEnablePeerAccess(to, 0);
-    if (code == cudaErrorPeerAccessAlreadyEnabled) {
-        code = cudaSuccess;
-        cudaGetLastError(); /* it must not show up in a later call */
-    }
-    return sl_cuda_result(code, "cudaDeviceEnablePeerAccess", error);
-}
-
 static int reach_others(sl_executor *const *ranks, int32_t count, int32_t rank, sl_error *error) {
-    int status = SL_CUDA(cudaSetDevice(ranks[rank]->device.index), error);
+    const int own = ranks[rank]->device.index;
+    int status = SL_OK;
     for (int32_t other = 0; other < count && !status; other++) {
+        bool reaches = true;
         if (other != rank) {
-            status = enable_peer(ranks[rank]->device.index, ranks[other]->device.index, error);
+            status = sl_cuda_reach(own, ranks[other]->device.index, &reaches, error);
+        }
+        if (!status && !reaches) {
+            status = sl_fail(error, SL_ERR_UNSUPPORTED,
+                             "cuda: devices %d and %d cannot reach each other's memory; name devices "
+                             "that can (nvidia-smi topo -p2p w), or a single one",
+                             own, (int)ranks[other]->device.index);
         }
     }
     return status;
