@@ -168,21 +168,26 @@ typedef struct sl_weight_use {
  * The weights of a layer's experts, or of all LINEARs of a layer without experts, are a *fetch set*. In front
  * of the ops that read them stands a FETCH. It brings all of the set to one of two buffers, while the ops of
  * the set before compute from the other. Of experts only buckets of many rows do so: those of few rows get
- * the experts that were chosen, to slots where they stay until their slot is needed. SL_POOL_FETCHED holds
- * the buffers, then each set's slots, then each set's table; a set without experts has neither. */
+ * the experts that were chosen, to slots where they stay until their slot is needed. Buckets in between get
+ * the chosen ones to the first buffer, from their slots or from host memory, and those from host memory go to
+ * slots as well, as far as there are any on probation that the step does not use. SL_POOL_FETCHED holds the
+ * buffers, then each set's slots, then each set's table; a set without experts has neither. */
 
 /* Beginning of a table; behind it lie, in this order, of 8 bytes chosen[experts]: rows that have chosen it,
- * in buckets of either kind; of 4 bytes each, slot_of[experts] (SL_NONE: in none), expert_of[slots] (SL_NONE:
- * empty), is_protected[slots], and of the last step what is to be brought: expert[slots] and slot[slots];
+ * whichever way it came; of 4 bytes each, slot_of[experts] (SL_NONE: in none), expert_of[slots] (SL_NONE:
+ * empty), is_protected[slots], and of the last step what is to be copied: expert[experts] and slot[experts];
  * then, of 8 bytes, used_at[slots]. Where `clock` is 0 what is behind `chosen` is not there yet. The first
  * time an expert is used its slot is on probation, from the second time on protected, and of protected ones
  * at most three quarters of all slots. Who must go: the one on probation that has not been used for longest,
- * and if there is none the protected one. Of equals the lower slot. */
+ * and if there is none the protected one. Of equals the lower slot. An expert on its way to the buffer puts
+ * out no protected one: then there may be fewer slots than missing experts, and those that most rows chose
+ * get them. */
 typedef struct sl_slot_table {
-    uint64_t clock; /* FETCHes with rows so far, and at first the slots that were filled at start */
+    uint64_t clock; /* FETCHes of chosen experts with rows so far, and at first the slots filled at start */
     uint64_t hits, misses, promotions; /* the last: from probation to protected */
-    int32_t brought;                   /* in the last step */
-    int32_t padding;
+    /* In the last step: experts from host memory, whose `slot` is that which they get (SL_NONE: none), and
+     * behind them in the list those that go from their slot to the buffer. */
+    int32_t brought, copied;
 } sl_slot_table;
 
 enum { SL_FETCH_ALIGNMENT = 256, SL_FETCH_BUFFERS = 2 };
@@ -192,7 +197,7 @@ static inline int32_t sl_most_protected(int32_t slots) {
 }
 
 static inline uint64_t sl_slot_table_bytes(int32_t experts, int32_t slots) {
-    const uint64_t numbers = (uint64_t)experts + 4 * (uint64_t)slots, even = numbers + (numbers & 1);
+    const uint64_t numbers = 3 * (uint64_t)experts + 2 * (uint64_t)slots, even = numbers + (numbers & 1);
     return sizeof(sl_slot_table) + 8 * (uint64_t)experts + 4 * even + 8 * (uint64_t)slots;
 }
 
@@ -272,8 +277,8 @@ typedef struct sl_deployment {
     const sl_fetch_set *fetch_sets;
     int32_t fetch_set_count;
     int32_t expert_slots;  /* of each set */
-    uint64_t buffer_bytes; /* of each of the two, of a single set without experts the only one; 0: no bucket
-                              brings all of a set */
+    uint64_t buffer_bytes; /* of each of the two, of a single set without experts the only one; 0: all
+                              buckets bring chosen experts to slots */
     /* [fetch sets][expert_slots]: the experts that are in slots before the first step, most wanted first,
      * SL_NONE behind the last. NULL: all slots are empty then. */
     const int32_t *first_experts;
@@ -311,7 +316,7 @@ typedef struct sl_counters {
     const sl_kernel_count *kernels; /* one per kernel that a bucket uses; borrowed, live */
     int32_t kernel_count;
     /* Of weights in host memory: chosen experts that were in their slots or not, slots that became protected,
-     * and bytes that were brought, of whole sets and of missing experts. A step that runs twice counts twice.
+     * and bytes over the bus, of whole sets and of missing experts. A step that runs twice counts twice.
      * One for each fetch set, as of this call; borrowed. */
     const sl_fetch_count *fetches;
     int32_t fetch_count;

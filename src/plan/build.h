@@ -49,6 +49,10 @@ int sl_plan_with_fetches(const sl_program *program, sl_backend *backend, const s
                          sl_plan **plan, sl_error *error);
 /* fetches.c. Does the op read weights that lie in host memory, and of which set? SL_NONE: no. */
 int32_t sl_fetch_set_of(const sl_plan *plan, const sl_op *op);
+/* How experts come, in steps of up to so many rows. */
+sl_fetch_way sl_fetch_way_of(const sl_plan *plan, int32_t rows);
+/* Of a layer's experts, how many so many rows choose when they choose at random. */
+double sl_experts_chosen(const sl_program *program, int32_t rows);
 /* The layers that can be a set without experts, rising: [*count] in `arena`. Their LINEARs follow one
  * another, and nobody else reads those weights. */
 int sl_list_layers_to_fetch(const sl_program *program, sl_arena *arena, int32_t **layers, int32_t *count,

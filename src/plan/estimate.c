@@ -50,17 +50,27 @@ static double hit_share(const sl_plan *plan) {
                                      : 1;
 }
 
-/* Bytes over the bus for a step of so many chosen experts, of all sets: those that come while ops compute and
- * those that are waited for. */
-static void add_fetches(const sl_plan *plan, double chosen, double *streamed, double *awaited) {
+/* Of a layer's experts, those that a step of so many rows waits for. */
+static double missing_experts(const sl_plan *plan, int32_t rows) {
+    const sl_program *program = plan->deployment.program;
+    if (sl_fetch_way_of(plan, rows) == SL_FETCH_TO_SLOTS) {
+        return (double)rows * program->experts_used * (1 - hit_share(plan));
+    }
+    const double chosen = sl_experts_chosen(program, rows);
+    return chosen - fmin(chosen * hit_share(plan), plan->deployment.expert_slots);
+}
+
+/* Bytes over the bus for a step of so many rows, of all sets: those that come while ops compute and those
+ * that are waited for. */
+static void add_fetches(const sl_plan *plan, int32_t rows, double *streamed, double *awaited) {
     const sl_deployment *deployment = &plan->deployment;
     for (int32_t s = 0; s < deployment->fetch_set_count; s++) {
         const sl_fetch_set *set = &deployment->fetch_sets[s];
         const double bytes = (double)set->bytes;
-        if (set->experts == 0 || chosen > deployment->expert_slots) {
+        if (set->experts == 0 || sl_fetch_way_of(plan, rows) == SL_FETCH_ALL) {
             *streamed += bytes;
         } else {
-            *awaited += bytes / set->experts * chosen * (1 - hit_share(plan));
+            *awaited += bytes / set->experts * missing_experts(plan, rows);
         }
     }
 }
@@ -79,7 +89,7 @@ static double device_seconds(const sl_plan *plan, const sl_speeds *speeds, int32
         const double products = sl_op_products(program, op, &arithmetic) ? cost.operations : 0;
         busy += sl_rates_least(&speeds->rates, cost.weight_bytes + cost.value_bytes, arithmetic, products);
     }
-    add_fetches(plan, (double)rows * used, &streamed, &awaited);
+    add_fetches(plan, rows, &streamed, &awaited);
     if (!(speeds->bus_bytes > 0)) {
         return busy;
     }

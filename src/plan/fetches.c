@@ -6,6 +6,7 @@
 #include "backend/host_memory.h"
 #include "base/checked.h"
 
+#include <math.h>
 #include <string.h>
 
 static int out_of_memory(sl_error *error) {
@@ -24,6 +25,22 @@ int32_t sl_fetch_set_of(const sl_plan *plan, const sl_op *op) {
         }
     }
     return SL_NONE;
+}
+
+double sl_experts_chosen(const sl_program *program, int32_t rows) {
+    return program->experts * (1 - pow(1 - (double)program->experts_used / program->experts, rows));
+}
+
+/* To slots where all that a step may choose has one: ids and schedule get their numbers, and nothing is
+ * copied twice. Of more rows the chosen experts come to a buffer, as long as that leaves experts out. It is
+ * waited for, while all experts of a layer come as the layer in front computes: so where nearly all are
+ * chosen, bringing all takes less. */
+sl_fetch_way sl_fetch_way_of(const sl_plan *plan, int32_t rows) {
+    static const double NEARLY_ALL = 0.95;
+    const sl_program *program = plan->deployment.program;
+    return (int64_t)rows * program->experts_used <= plan->deployment.expert_slots ? SL_FETCH_TO_SLOTS
+           : sl_experts_chosen(program, rows) < NEARLY_ALL * program->experts     ? SL_FETCH_TO_BUFFER
+                                                                                  : SL_FETCH_ALL;
 }
 
 /* Whose weights these are: of a layer, unless ops beside its LINEARs read them too. */
@@ -168,7 +185,7 @@ static bool lay_out(sl_plan *plan, sl_fetch_set *sets, uint64_t *end) {
     sl_deployment *deployment = &plan->deployment;
     const bool of_experts = sets[0].experts > 0;
     uint64_t largest = 0;
-    bool streams = !of_experts, good = true;
+    bool has_buffers = !of_experts, good = true;
     for (int32_t u = 0; u < deployment->weight_count; u++) {
         sl_weight_use *use = &deployment->weights[u];
         if (use->on_host) {
@@ -180,9 +197,10 @@ static bool lay_out(sl_plan *plan, sl_fetch_set *sets, uint64_t *end) {
         }
     }
     for (int32_t b = 0; b < deployment->bucket_count; b++) {
-        streams = streams || deployment->buckets[b].rows[SL_ROWS_EXPERT] > deployment->expert_slots;
+        has_buffers = has_buffers ||
+                      sl_fetch_way_of(plan, deployment->buckets[b].rows[SL_ROWS_STEP]) != SL_FETCH_TO_SLOTS;
     }
-    deployment->buffer_bytes = streams ? largest : 0;
+    deployment->buffer_bytes = has_buffers ? largest : 0;
     const uint64_t buffers = !of_experts && deployment->fetch_set_count == 1 ? 1 : SL_FETCH_BUFFERS;
     good = good && sl_mul_u64(buffers, deployment->buffer_bytes, end);
     if (!of_experts) {

@@ -359,20 +359,22 @@ static int32_t add_value(lowering *l, const sl_value *like, const char *name) {
     return value->name ? l->lowered->value_count++ : SL_NONE;
 }
 
-/* A FETCH of the set that the LINEAR reads, unless it is there already. All of the layer's experts where
- * the bucket may choose more than there are slots. */
+/* A FETCH of the set that the LINEAR reads, unless it is there already. */
 static int fetch(lowering *l, const sl_op *linear, int32_t set) {
     const bool has_experts = l->plan->deployment.fetch_sets[set].experts > 0;
-    const int32_t most = has_experts ? l->plan->deployment.expert_slots : 0;
-    const int32_t slots = l->lowered->rows[SL_ROWS_EXPERT] <= most ? most : 0;
+    const sl_fetch_way way =
+        has_experts ? sl_fetch_way_of(l->plan, l->lowered->rows[SL_ROWS_STEP]) : SL_FETCH_ALL;
+    const int32_t slots = way == SL_FETCH_ALL ? 0 : l->plan->deployment.expert_slots;
     const char *numeric_class = NULL;
     const sl_kernel *kernel;
     if (set == l->fetched) {
         return 0;
     }
-    sl_op op = {.kind = SL_OP_FETCH,
-                .layer = linear->layer,
-                .u.fetch = {.set = set, .slots = slots, .used = has_experts ? l->program->experts_used : 0}};
+    sl_op op = {
+        .kind = SL_OP_FETCH,
+        .layer = linear->layer,
+        .u.fetch = {
+            .set = set, .slots = slots, .used = has_experts ? l->program->experts_used : 0, .way = way}};
     for (int i = 0; i < SL_OP_INPUTS; i++) {
         op.in[i].value = SL_NONE;
     }
@@ -384,7 +386,7 @@ static int fetch(lowering *l, const sl_op *linear, int32_t set) {
     l->fetched = set;
     l->slots = linear->in[1];
     l->slot_schedule = linear->in[2];
-    if (slots > 0) {
+    if (way == SL_FETCH_TO_SLOTS) {
         op.out[0].value = add_value(l, &l->program->values[linear->in[1].value], "slots");
         op.out[1].value = add_value(l, &l->program->values[linear->in[2].value], "slots");
         if (op.out[0].value == SL_NONE || op.out[1].value == SL_NONE) {

@@ -180,6 +180,9 @@ void sl_plan_print_shape(const sl_plan *plan, const sl_lowered *lowered, const s
     } else if (op->in[0].value != SL_NONE) {
         sl_buffer_printf(out, " %lld", (long long)sl_operand_width(program, op, false, 0));
     }
+    if (op->kind == SL_OP_FETCH && op->u.fetch.used > 0) {
+        sl_buffer_printf(out, ", %s", sl_fetch_way_name(op->u.fetch.way));
+    }
     if (op->kind == SL_OP_LINEAR || op->kind == SL_OP_QUANTIZE) {
         const int32_t value = op->kind == SL_OP_LINEAR ? op->in[0].value : op->out[0].value;
         sl_buffer_printf(out, " %s %s", op->kind == SL_OP_LINEAR ? "from" : "to",

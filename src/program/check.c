@@ -525,8 +525,8 @@ static int check_fetch(const checker *c) {
     if (fetch->used == 0) {
         const sl_op *op = c->op;
         REQUIRE(c,
-                fetch->slots == 0 && op->in[0].value == SL_NONE && op->in[1].value == SL_NONE &&
-                    op->out[0].value == SL_NONE && op->out[1].value == SL_NONE,
+                fetch->way == SL_FETCH_ALL && fetch->slots == 0 && op->in[0].value == SL_NONE &&
+                    op->in[1].value == SL_NONE && op->out[0].value == SL_NONE && op->out[1].value == SL_NONE,
                 "without experts it has neither slots nor operands");
         return 0;
     }
@@ -536,11 +536,14 @@ static int check_fetch(const checker *c) {
             fetch->slots, c->program->experts);
     REQUIRE(c, fetch->used == c->program->experts_used, "%d experts of a row, the program uses %d",
             fetch->used, c->program->experts_used);
+    REQUIRE(c, (unsigned)fetch->way <= SL_FETCH_TO_BUFFER, "there is no way %d", (int)fetch->way);
+    REQUIRE(c, (fetch->way == SL_FETCH_ALL) == (fetch->slots == 0), "%d slots, which chosen experts need",
+            fetch->slots);
     for (int i = 0; i < 2; i++) {
-        REQUIRE(c, (c->op->out[i].value != SL_NONE) == (fetch->slots > 0),
-                "with slots it has both outputs, without them none");
+        REQUIRE(c, (c->op->out[i].value != SL_NONE) == (fetch->way == SL_FETCH_TO_SLOTS),
+                "to slots it has both outputs, else none");
     }
-    if (fetch->slots > 0) {
+    if (fetch->way == SL_FETCH_TO_SLOTS) {
         const int32_t schedule = c->op->out[1].value;
         REQUIRE(c,
                 schedule < 0 || schedule >= c->value_count || c->values[schedule].fixed == fetch->slots + 1,

@@ -223,6 +223,13 @@ static void print_embed(const sl_program *program, const sl_op_embed *embed, sl_
                                                            : "");
 }
 
+const char *sl_fetch_way_name(sl_fetch_way way) {
+    static const char *const names[] = {[SL_FETCH_ALL] = "all experts to a buffer",
+                                        [SL_FETCH_TO_SLOTS] = "chosen experts to slots",
+                                        [SL_FETCH_TO_BUFFER] = "chosen experts to a buffer"};
+    return names[way];
+}
+
 static void print_parameters(const sl_program *program, const sl_op *op, sl_buffer *out) {
     switch (op->kind) {
     case SL_OP_EMBED:
@@ -284,10 +291,12 @@ static void print_parameters(const sl_program *program, const sl_op *op, sl_buff
         print_softcap(&op->u.softcap, out);
         break;
     case SL_OP_FETCH:
-        if (op->u.fetch.slots > 0) {
-            sl_buffer_printf(out, ", to %d slots", op->u.fetch.slots);
-        } else if (op->u.fetch.used == 0) {
+        if (op->u.fetch.used == 0) {
             sl_buffer_text(out, " weights of the layer");
+        } else if (op->u.fetch.slots == 0) {
+            sl_buffer_printf(out, ", %s", sl_fetch_way_name(op->u.fetch.way));
+        } else {
+            sl_buffer_printf(out, ", %s, %d slots", sl_fetch_way_name(op->u.fetch.way), op->u.fetch.slots);
         }
         break;
     case SL_OP_OBSERVE:

@@ -357,11 +357,20 @@ typedef struct sl_op_sample {
     int32_t vocabulary;
 } sl_op_sample;
 
-/* The weights of fetch set `set` (sl_deployment.fetch_sets). slots 0: all of them. Else those of the chosen
- * experts, which are at most `slots`: an expert's slot is its number from then on, in ids [rows][used] and in
- * a schedule of `slots` experts. used 0: a layer's without experts, and there are no operands. */
+/* How a FETCH brings its set. */
+typedef enum sl_fetch_way {
+    SL_FETCH_ALL,       /* all of it, to a buffer */
+    SL_FETCH_TO_SLOTS,  /* the chosen experts, which are at most `slots`: an expert's slot is its number from
+                           then on, in ids [rows][used] and in a schedule of `slots` experts */
+    SL_FETCH_TO_BUFFER, /* the chosen experts, which may be more, each to its place in a buffer of all: an
+                           expert keeps its number. `slots` stay in use as far as there are any */
+} sl_fetch_way;
+
+/* The weights of fetch set `set` (sl_deployment.fetch_sets). slots 0: of SL_FETCH_ALL. used 0: a layer's
+ * without experts, and there are no operands. */
 typedef struct sl_op_fetch {
     int32_t set, slots, used;
+    sl_fetch_way way;
 } sl_op_fetch;
 
 /* x is what a LINEAR reads with this weight, and the schedule is the LINEAR's. Where the sums lie: see
@@ -643,6 +652,7 @@ double sl_rates_least(const sl_rates *rates, double bytes, sl_arithmetic arithme
 
 /* One op as one line, without number, layer and newline: `linear q_k_v = attn_norm . [blk.0.attn_q.weight
  * q4_k 64x64, ...]`. `values` are the program's or a lowered list's. */
+const char *sl_fetch_way_name(sl_fetch_way way); /* of experts */
 void sl_op_print(const sl_program *program, const sl_value *values, const sl_op *op, sl_buffer *out);
 /* Groups, states, values and the op list; the golden text of a family. */
 void sl_program_print(const sl_program *program, sl_buffer *out);

@@ -8,6 +8,7 @@
 #include <dlfcn.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <unistd.h>
 
 #define FIXTURES SLUICE_SOURCE_DIR "/tests/logits/fixtures/"
 
@@ -366,8 +367,6 @@ static void experts_begin_where_a_file_says(void **state) {
     sluice_model_release(model);
 }
 
-/* ---- what auto chooses ---- */
-
 static char *describe_plan(sluice_model *model, const sluice_engine_options *options,
                            sluice_text_format format) {
     sluice_error error;
@@ -375,6 +374,182 @@ static char *describe_plan(sluice_model *model, const sluice_engine_options *opt
     must(sluice_plan_describe(model, options, SLUICE_PLAN_MEMORY, format, &text, &error), &error, "plan");
     return text;
 }
+
+/* ---- steps that choose more experts than there are slots ---- */
+
+/* Of 16 experts a row uses two: 8 rows choose more than four, and leave some out. */
+enum { ALL_EXPERTS = 16, SLOTS = 4, MOST_PROTECTED = 3, STEP = 8, TOGETHER = 6, FEW_TOKENS = 12 };
+
+static sluice_model *make_model_of_experts(void) {
+    char path[64];
+    snprintf(path, sizeof path, "cuda-experts-%d.gguf", (int)getpid());
+    const sluice_synth_options options = {.size = sizeof options,
+                                          .preset = "qwen3moe",
+                                          .type = "q8_0",
+                                          .seed = 3,
+                                          .layers = 2,
+                                          .width = 128,
+                                          .feed_forward = 128,
+                                          .vocabulary = 384,
+                                          .experts = ALL_EXPERTS,
+                                          .experts_used = 2,
+                                          .expert_width = 128};
+    sluice_error error;
+    must(sluice_synth(path, &options, NULL, NULL, &error), &error, path);
+    sluice_model *model = open_model(path);
+    unlink(path); /* the map stays */
+    return model;
+}
+
+/* Steps of up to STEP rows of that model, with four slots in each layer when experts are in host memory. */
+static sluice_engine_options options_of_experts(sluice_model *model, bool on_host) {
+    setting s = {.device = "cuda", .kv_type = "f16", .chunk = STEP, .sequences = TOGETHER};
+    s.host_experts = on_host ? INT32_MAX : 0;
+    sluice_engine_options options = options_of(&s);
+    options.outputs = STEP;
+    if (on_host) {
+        char *text = describe_plan(model, &options, SLUICE_JSON);
+        json_error_t why;
+        json_t *plan = json_loads(text, 0, &why);
+        const json_int_t bytes = json_integer_value(json_object_get(plan, "host_weights_bytes"));
+        assert_true(bytes > 0);
+        options.expert_cache = (uint64_t)bytes * SLOTS / ALL_EXPERTS;
+        json_decref(plan);
+        sluice_free(text);
+    }
+    return options;
+}
+
+static layer_counts counts_of(sluice_engine *engine) {
+    layer_counts counts = {.count = 0};
+    assert_int_equal(sluice_engine_get_expert_counters(engine, take_layer, &counts), 2);
+    for (int32_t i = 0; i < counts.count; i++) {
+        assert_int_equal(counts.layers[i].at_hand, SLOTS);
+        assert_int_equal(counts.layers[i].streamed_bytes, 0);
+    }
+    return counts;
+}
+
+/* A step of STEP rows, all of which have outputs. */
+static layer_counts one_step(sluice_engine *engine, int32_t start) {
+    int32_t prompt[STEP];
+    fill_prompt(prompt, STEP, start);
+    const sluice_request_options options = {
+        .size = sizeof options, .tokens = prompt, .token_count = STEP, .logits = SLUICE_LOGITS_ALL};
+    sluice_sequence *sequence = open_sequence(engine);
+    collected got = {0};
+    sluice_counters before = {.size = sizeof before}, after = before;
+    sluice_engine_get_counters(engine, &before);
+    collect(submit(sequence, &options), &got);
+    sluice_engine_get_counters(engine, &after);
+    assert_int_equal(after.steps, before.steps + 1);
+    sluice_sequence_release(sequence);
+    return counts_of(engine);
+}
+
+/* The same step again finds as many of its experts as there are slots, and brings the others; bytes are those
+ * of experts that were not there. Another step's experts do not put out those that were used again. */
+static void more_experts_than_slots(void **state) {
+    (void)state;
+    enum { AGAIN = 3 };
+    char file[64];
+    snprintf(file, sizeof file, "expert-stats-%d.json", (int)getpid());
+    sluice_model *model = make_model_of_experts();
+    sluice_engine_options options = options_of_experts(model, true);
+    options.no_graphs = true; /* a step that is captured may run twice */
+    sluice_engine *engine = open_engine(model, &options);
+    sluice_error error;
+    layer_counts counts = one_step(engine, 0);
+    uint64_t distinct[2] = {0, 0}, expert_bytes[2];
+    must(sluice_engine_write_expert_stats(engine, file, false, &error), &error, "expert stats");
+    for (int32_t l = 0; l < 2; l++) {
+        uint64_t chosen[EXPERTS], sum = 0;
+        assert_int_equal(read_layer(file, l, chosen), ALL_EXPERTS);
+        for (int32_t e = 0; e < ALL_EXPERTS; e++) {
+            distinct[l] += chosen[e] > 0;
+            sum += chosen[e];
+        }
+        assert_int_equal(sum, 2 * STEP);
+        assert_true(distinct[l] > SLOTS && distinct[l] < ALL_EXPERTS);
+        assert_int_equal(counts.layers[l].hits + counts.layers[l].promotions, 0);
+        assert_int_equal(counts.layers[l].misses, distinct[l]);
+        expert_bytes[l] = counts.layers[l].fetched_bytes / distinct[l];
+        assert_true(expert_bytes[l] > 0);
+    }
+    for (uint64_t n = 1; n <= AGAIN; n++) {
+        counts = one_step(engine, 0);
+        for (int32_t l = 0; l < 2; l++) {
+            const sluice_expert_counters *layer = &counts.layers[l];
+            assert_int_equal(layer->hits, n * SLOTS);
+            assert_int_equal(layer->misses, distinct[l] + n * (distinct[l] - SLOTS));
+            assert_int_equal(layer->promotions, SLOTS + (n - 1) * (SLOTS - MOST_PROTECTED));
+            assert_int_equal(layer->fetched_bytes, layer->misses * expert_bytes[l]);
+        }
+    }
+    for (int32_t start = 11; start < 90; start += 20) {
+        const layer_counts others = one_step(engine, start);
+        counts = one_step(engine, 0);
+        for (int32_t l = 0; l < 2; l++) {
+            const sluice_expert_counters *before = &others.layers[l], *after = &counts.layers[l];
+            assert_int_equal(after->hits - before->hits + after->misses - before->misses, distinct[l]);
+            assert_true(after->hits - before->hits >= MOST_PROTECTED);
+        }
+        one_step(engine, 0); /* which finds all four again */
+    }
+    remove(file);
+    sluice_engine_destroy(engine);
+    sluice_model_release(model);
+}
+
+/* The tokens of all sequences, one by one or together. */
+static void generate_all(sluice_engine *engine, bool together, int32_t (*tokens)[FEW_TOKENS]) {
+    const setting s = {.temperature = 0};
+    int32_t prompts[TOGETHER][STEP];
+    sluice_sequence *sequences[TOGETHER];
+    sluice_request *requests[TOGETHER];
+    for (int i = 0; i < 2 * TOGETHER; i++) {
+        const int it = together ? i % TOGETHER : i / 2;
+        if (together ? i < TOGETHER : i % 2 == 0) {
+            fill_prompt(prompts[it], STEP, 5 * it);
+            sluice_request_options request = request_of(&s, prompts[it]);
+            request.token_count = STEP;
+            request.generate = FEW_TOKENS;
+            sequences[it] = open_sequence(engine);
+            requests[it] = submit(sequences[it], &request);
+        } else {
+            collected got = {.tokens = tokens[it]};
+            assert_int_equal(collect(requests[it], &got), FEW_TOKENS);
+            sluice_sequence_release(sequences[it]);
+        }
+    }
+}
+
+/* Together the sequences have the tokens that each has alone with all experts on the device, and no step
+ * brings all of them. */
+static void several_sequences_fetch_what_they_chose(void **state) {
+    (void)state;
+    sluice_model *model = make_model_of_experts();
+    int32_t alone[TOGETHER][FEW_TOKENS], tokens[TOGETHER][FEW_TOKENS];
+    sluice_engine_options options = options_of_experts(model, false);
+    sluice_engine *engine = open_engine(model, &options);
+    generate_all(engine, false, alone);
+    sluice_engine_destroy(engine);
+    options = options_of_experts(model, true);
+    engine = open_engine(model, &options);
+    generate_all(engine, true, tokens);
+    sluice_counters all = {.size = sizeof all};
+    sluice_engine_get_counters(engine, &all);
+    assert_int_equal(all.failed_captures, 0);
+    const layer_counts counts = counts_of(engine);
+    for (int32_t l = 0; l < counts.count; l++) {
+        assert_true(counts.layers[l].hits > 0 && counts.layers[l].misses > 0);
+    }
+    sluice_engine_destroy(engine);
+    assert_memory_equal(tokens, alone, sizeof tokens);
+    sluice_model_release(model);
+}
+
+/* ---- what auto chooses ---- */
 
 static double seconds_of(const json_t *place, const char *key) {
     return json_number_value(json_object_get(json_object_get(place, "estimate"), key));
@@ -898,7 +1073,7 @@ int main(int argc, char **argv) {
                                            FIXTURES "qwen3", FIXTURES "qwen3moe", FIXTURES "qwen3_5",
                                            FIXTURES "gemma3"};
     enum { FAMILIES = sizeof families / sizeof *families };
-    struct CMUnitTest tests[FAMILIES + 14];
+    struct CMUnitTest tests[FAMILIES + 16];
     size_t count = 0;
     for (; count < FAMILIES; count++) {
         tests[count] = (struct CMUnitTest){families[count], same_tokens_as_the_cpu, NULL, NULL,
@@ -916,6 +1091,8 @@ int main(int argc, char **argv) {
     tests[count++] = (struct CMUnitTest)cmocka_unit_test_prestate(every_call_may_fail, (void *)&many_rows);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(experts_from_host_memory);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(experts_begin_where_a_file_says);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(more_experts_than_slots);
+    tests[count++] = (struct CMUnitTest)cmocka_unit_test(several_sequences_fetch_what_they_chose);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(auto_fetches_what_does_not_fit);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(auto_takes_all_gpus);
     tests[count++] = (struct CMUnitTest)cmocka_unit_test(layers_from_host_memory);

@@ -269,9 +269,7 @@ static void check_fetches(sluice_engine *engine, const way *w) {
     }
 }
 
-/* The logits become the reference's when `against` is NULL, else must be those of that way. */
-static void check_way(sluice_model *model, const setting *s, const way *w, text *reference,
-                      const way *against) {
+static sluice_engine_options options_of(sluice_model *model, const setting *s, const way *w) {
     sluice_engine_options options = {.size = sizeof options,
                                      .device = w->ranks     ? on_gpu() ? "cuda:0+cuda:1" : "cpu+cpu"
                                                : !w->second ? device
@@ -297,6 +295,13 @@ static void check_way(sluice_model *model, const setting *s, const way *w, text 
     if (w->cache_eighths > 0) {
         options.expert_cache = host_weights(model, &options) * (uint64_t)w->cache_eighths / 8;
     }
+    return options;
+}
+
+/* The logits become the reference's when `against` is NULL, else must be those of that way. */
+static void check_way(sluice_model *model, const setting *s, const way *w, text *reference,
+                      const way *against) {
+    const sluice_engine_options options = options_of(model, s, w);
     sluice_engine *engine = open_engine(model, &options);
     float *logits = calloc((size_t)TOKENS * VOCABULARY, sizeof(float));
     size_t from = 0;
@@ -335,7 +340,8 @@ static void check_setting(sluice_model *model, const setting *s, const way *list
 }
 
 /* wide: heads of 512, four of which share their keys. */
-static sluice_model *make_model_with(const char *family, const char *type, bool wide, int32_t expert_width) {
+static sluice_model *make_model_with(const char *family, const char *type, bool wide, int32_t expert_width,
+                                     int32_t experts) {
     char path[512];
     snprintf(path, sizeof path, "%s/invariants-%s-%s-%d.gguf", SLUICE_BINARY_DIR, family, type,
              (int)getpid());
@@ -349,6 +355,7 @@ static sluice_model *make_model_with(const char *family, const char *type, bool 
                                     .heads = wide ? 4 : 0,
                                     .kv_heads = wide ? 1 : 0,
                                     .head_size = wide ? 512 : 0,
+                                    .experts = experts,
                                     .expert_width = expert_width};
     sluice_error error;
     must(sluice_synth(path, &options, NULL, NULL, &error), &error, path);
@@ -358,7 +365,7 @@ static sluice_model *make_model_with(const char *family, const char *type, bool 
 }
 
 static sluice_model *make_model(const char *family, const char *type, bool wide) {
-    return make_model_with(family, type, wide, strstr(family, "moe") ? 256 : 0);
+    return make_model_with(family, type, wide, strstr(family, "moe") ? 256 : 0, 0);
 }
 
 static bool has_tier(sluice_model *model, const char *tier) {
@@ -616,7 +623,7 @@ static void ranks_give_the_same_bits(void **state) {
         sluice_model_release(model);
     }
     for (size_t i = 0; i < 2; i++) { /* three blocks of weights: a rank has two */
-        sluice_model *model = make_model_with("qwen3moe", i ? "q6_k" : "q4_k", false, 768);
+        sluice_model *model = make_model_with("qwen3moe", i ? "q6_k" : "q4_k", false, 768, 0);
         check_ranks(model, "qwen3moe, experts of 768 columns", i ? "q6_k" : "q4_k", i);
         sluice_model_release(model);
     }
@@ -679,6 +686,41 @@ static void fetched_experts_give_the_same_bits(void **state) {
         sluice_model_release(model);
     }
     assert_true(tested >= 5);
+}
+
+/* Of 32 experts a row uses two: 16 rows need 32 slots, and with fewer get what they chose to a buffer, as do
+ * steps of several sequences; 64 rows choose nearly all. */
+static const way chosen_ways[] = {
+    {"chunk 16, resident", 16, 1, 1, run_alone, false, 0, 0, 0, false, 0, false},
+    {"chunk 16, all in slots", 16, 1, 1, run_alone, false, 0, INT32_MAX, 8, false, 0, false},
+    {"chunk 16, few slots", 16, 1, 1, run_alone, false, 0, INT32_MAX, 1, false, 0, false},
+    {"chunk 16, few slots, eager", 16, 1, 1, run_alone, false, 0, INT32_MAX, 1, true, 0, false},
+    {"chunk 64, few slots", 64, 1, 1, run_alone, false, 0, INT32_MAX, 1, false, 0, false},
+    {"chunk 16, few slots, strangers", 16, 1, STRANGERS + 1, run_among_strangers, false, 0, INT32_MAX, 1,
+     false, 0, false},
+};
+static const char *const chosen_words[] = {NULL,
+                                           ", chosen experts to slots, 32 slots |",
+                                           ", chosen experts to a buffer, 4 slots |",
+                                           ", chosen experts to a buffer, 4 slots |",
+                                           ", all experts to a buffer |",
+                                           ", chosen experts to a buffer, 4 slots |"};
+
+/* All three ways in which experts come give the bits of experts that are there. */
+static void chosen_experts_give_the_same_bits(void **state) {
+    (void)state;
+    enum { WAYS = sizeof chosen_ways / sizeof *chosen_ways };
+    if (!on_gpu()) {
+        skip();
+    }
+    sluice_model *model = make_model_with("qwen3moe", "q4_k", false, 256, 32);
+    const setting s = {"qwen3moe, 32 experts", "q4_k", NULL, "f16", SLUICE_PROMPT_AUTO};
+    for (int w = 0; w < WAYS; w++) {
+        const sluice_engine_options options = options_of(model, &s, &chosen_ways[w]);
+        assert_true(!chosen_words[w] || times_in_list(model, &options, chosen_words[w]) > 1);
+    }
+    check_setting(model, &s, chosen_ways, WAYS, WAYS);
+    sluice_model_release(model);
 }
 
 /* In pairs: all weights on the GPU, and those of all layers but one, or two, in host memory. */
@@ -810,7 +852,7 @@ int main(int argc, char **argv) {
         }
     }
     enum { FAMILIES = sizeof families / sizeof *families };
-    struct CMUnitTest tests[FAMILIES + 12];
+    struct CMUnitTest tests[FAMILIES + 13];
     for (size_t i = 0; i < FAMILIES; i++) {
         tests[i] = (struct CMUnitTest){families[i], family_gives_the_same_bits_every_way, NULL, NULL,
                                        (void *)(size_t)&families[i]};
@@ -827,5 +869,6 @@ int main(int argc, char **argv) {
     tests[FAMILIES + 9] = (struct CMUnitTest)cmocka_unit_test(one_models_fetched_layers_give_the_same_bits);
     tests[FAMILIES + 10] = (struct CMUnitTest)cmocka_unit_test(the_cpu_has_runs);
     tests[FAMILIES + 11] = (struct CMUnitTest)cmocka_unit_test(ranks_give_the_same_bits);
+    tests[FAMILIES + 12] = (struct CMUnitTest)cmocka_unit_test(chosen_experts_give_the_same_bits);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

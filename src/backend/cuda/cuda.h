@@ -96,13 +96,13 @@ __host__ __device__
     static inline sl_slot_arrays
     sl_slot_arrays_of(sl_slot_table *table, int32_t experts, int32_t slots) {
     sl_slot_arrays a;
-    const int32_t numbers = experts + 4 * slots;
+    const int32_t numbers = 3 * experts + 2 * slots;
     a.chosen = (unsigned long long *)(void *)(table + 1);
     a.slot_of = (int32_t *)(void *)(a.chosen + experts);
     a.expert_of = a.slot_of + experts;
     a.is_protected = a.expert_of + slots;
     a.expert = a.is_protected + slots;
-    a.slot = a.expert + slots;
+    a.slot = a.expert + experts;
     a.used_at = (unsigned long long *)(void *)(a.slot_of + numbers + (numbers & 1));
     return a;
 }
@@ -110,6 +110,7 @@ __host__ __device__
 typedef struct sl_cuda_fetch_part {
     const unsigned char *from; /* pinned */
     unsigned char *to;         /* the set's part of a buffer, or its slots */
+    unsigned char *slots;      /* of chosen experts */
     uint64_t expert_bytes;     /* of a set without experts: all */
 } sl_cuda_fetch_part;
 
@@ -118,8 +119,9 @@ typedef struct sl_cuda_fetch {
     sl_cuda_fetch_part parts[SL_CUDA_FETCH_PARTS];
     int32_t part_count;
     int32_t set;
-    int32_t experts, slots;           /* experts 0: of a layer without; slots 0: it brings all of the set */
-    int32_t number;                   /* of those in the bucket that bring all */
+    int32_t experts, slots; /* experts 0: of a layer without; slots 0: of SL_FETCH_ALL */
+    sl_fetch_way way;
+    int32_t number;                   /* of those in the bucket that bring all; else 0 */
     const struct sl_cuda_fetch *next; /* of these */
     sl_slot_table *table;             /* on the device; NULL: there are no experts */
     unsigned long long *counts; /* pinned, SL_CUDA_EXPERT_COUNTS: hits, misses, promotions, written with each

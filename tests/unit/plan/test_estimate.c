@@ -177,7 +177,7 @@ static void speeds_turn_the_choice_of_layers(void **state) {
 /* Three layers of eight experts, of which a row chooses two. */
 enum { EXPERT_LAYERS = 3, EXPERTS = 8, USED = 2 };
 
-static void place_experts(placements *all, int32_t slots, const uint64_t *uses) {
+static void place_experts(placements *all, int32_t chunk, int32_t slots, const uint64_t *uses) {
     sl_error error;
     *all = (placements){.device.hidden = 0};
     if (sl_model_load(SLUICE_SOURCE_DIR "/tests/logits/fixtures/qwen3moe", &all->model, &error)) {
@@ -186,7 +186,7 @@ static void place_experts(placements *all, int32_t slots, const uint64_t *uses) 
     all->program = &all->model->program;
     assert_int_equal(all->program->experts, EXPERTS);
     assert_int_equal(all->program->experts_used, USED);
-    const sl_plan_options options = {.chunk = CHUNK,
+    const sl_plan_options options = {.chunk = chunk,
                                      .sequences = 2,
                                      .context = 130,
                                      .cache_type = SL_QTYPE_F16,
@@ -196,24 +196,30 @@ static void place_experts(placements *all, int32_t slots, const uint64_t *uses) 
     assert_int_equal(all->plans[FETCHING]->deployment.fetch_set_count, EXPERT_LAYERS);
 }
 
-/* A token waits for the chosen experts that are in no slot; a prompt has all of them brought. */
+/* A token waits for the chosen experts that are in no slot, and so does a small chunk, whose rows choose some
+ * of them at random; a larger one has all of them brought. */
 static void missing_experts_are_waited_for(void **state) {
     (void)state;
     static const uint64_t uses[EXPERT_LAYERS][EXPERTS] = {{40, 30, 20, 10}, {10, 40, 20, 30}, {70}};
     const sl_speeds host = speeds_of(AT_ONCE, AT_ONCE, 0, 0), device = speeds_of(AT_ONCE, AT_ONCE, 1e6, 0);
     placements all;
-    place_experts(&all, 2, NULL);
+    place_experts(&all, CHUNK, 2, NULL);
     const sl_plan *plan = all.plans[FETCHING];
     const double bytes = set_bytes(plan), chosen = bytes / EXPERTS * USED;
     sl_estimate got = estimate(&all, FETCHING, host, device);
     check_near(got.token_seconds, chosen / 1e6 * (1 - pow(0.25, log(0.8) / log(0.2))));
-    check_near(got.long_prompt_seconds, bytes / 1e6 / CHUNK);
+    const double of_chunk =
+        EXPERTS * (1 - pow(1 - (double)USED / EXPERTS, CHUNK)); /* most of whose uses are hits */
+    check_near(got.long_prompt_seconds, bytes / EXPERTS * (of_chunk - 2) / 1e6 / CHUNK);
     drop(&all);
-    place_experts(&all, 2, uses[0]); /* the two most used ones of each layer have 210 of 270 uses */
+    place_experts(&all, 2 * CHUNK, 2, NULL);
+    check_near(estimate(&all, FETCHING, host, device).long_prompt_seconds, bytes / 1e6 / (2 * CHUNK));
+    drop(&all);
+    place_experts(&all, CHUNK, 2, uses[0]); /* the two most used ones of each layer have 210 of 270 uses */
     got = estimate(&all, FETCHING, host, device);
     check_near(got.token_seconds, chosen / 1e6 * 60 / 270);
     drop(&all);
-    place_experts(&all, EXPERTS, NULL);
+    place_experts(&all, CHUNK, EXPERTS, NULL);
     assert_true(estimate(&all, FETCHING, host, device).token_seconds < 1e-12);
     drop(&all);
 }
@@ -223,7 +229,7 @@ static void chosen_experts_compute(void **state) {
     (void)state;
     const int32_t rows[SL_ROWS_COUNT] = {[SL_ROWS_STEP] = 1, [SL_ROWS_EXPERT] = USED, [SL_ROWS_OUTPUT] = 1};
     placements all;
-    place_experts(&all, 2, NULL);
+    place_experts(&all, CHUNK, 2, NULL);
     double operations = 0;
     for (int32_t i = 0; i < all.program->op_count; i++) {
         const sl_op *op = &all.program->ops[i];
@@ -241,7 +247,7 @@ static void chosen_experts_compute(void **state) {
 static void speeds_turn_the_choice_of_experts(void **state) {
     (void)state;
     placements all;
-    place_experts(&all, 2, NULL);
+    place_experts(&all, CHUNK, 2, NULL);
     const sl_speeds host = speeds_of(50e9, 1e12, 0, 0);
     assert_int_equal(choice(&all, host, speeds_of(1e12, 1e14, 400e9, 0)), FETCHING);
     assert_int_equal(choice(&all, host, speeds_of(1e12, 1e14, 1e9, 0)), BESIDE_HOST);

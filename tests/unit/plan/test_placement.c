@@ -13,27 +13,75 @@
 
 /* ---- experts in host memory ---- */
 
-/* One FETCH in front of the first op that reads experts; with slots, ids and schedule are its own from there
- * on. */
-static void check_fetch(const sl_program *p, const sl_lowered *lowered, int32_t slots) {
-    const int32_t wanted = lowered->rows[SL_ROWS_EXPERT] <= slots ? slots : 0;
+/* Of rows that choose at random, the share of a layer's experts that no row chooses. */
+static double left_out(const sl_program *p, int32_t rows) {
+    double share = 1;
+    for (int32_t i = 0; i < rows; i++) {
+        share *= 1 - (double)p->experts_used / p->experts;
+    }
+    return share;
+}
+
+/* One FETCH in front of the first op that reads experts; to slots, ids and schedule are its own from there
+ * on. Returns its way. */
+static sl_fetch_way check_fetch(const sl_program *p, const sl_lowered *lowered, int32_t slots) {
+    const bool few = lowered->rows[SL_ROWS_EXPERT] <= slots;
+    const sl_fetch_way way = few                                                   ? SL_FETCH_TO_SLOTS
+                             : left_out(p, lowered->rows[SL_ROWS_STEP]) > 1 - 0.95 ? SL_FETCH_TO_BUFFER
+                                                                                   : SL_FETCH_ALL;
     const sl_op *fetch = NULL;
     int32_t readers = 0;
     for (int32_t i = 0; i < lowered->op_count; i++) {
         const sl_op *op = &lowered->ops[i];
         if (op->kind == SL_OP_FETCH) {
-            assert_true(!fetch && op->layer == 1 && op->u.fetch.slots == wanted);
+            assert_true(!fetch && op->layer == 1 && op->u.fetch.way == way);
+            assert_int_equal(op->u.fetch.slots, way == SL_FETCH_ALL ? 0 : slots);
             fetch = op;
         } else if (op->kind == SL_OP_LINEAR && op->in[1].value != SL_NONE) {
             assert_non_null(fetch);
-            assert_int_equal(wanted > 0 && op->in[1].value == fetch->out[0].value, wanted > 0);
-            assert_int_equal(wanted > 0 && op->in[2].value == fetch->out[1].value, wanted > 0);
+            for (int i = 0; i < 2; i++) {
+                const int32_t value = few ? fetch->out[i].value : fetch->in[i].value;
+                assert_true(value != SL_NONE && op->in[1 + i].value == value);
+            }
             readers++;
         }
     }
     assert_true(fetch && readers > 1);
     assert_int_equal(
         sl_ops_check(p, lowered->values, lowered->value_count, lowered->ops, lowered->op_count, NULL), 0);
+    return way;
+}
+
+/* The bucket's list says which way it is, and so does the explanation. */
+static void check_printed(const sl_plan *plan, int32_t bucket, sl_fetch_way way) {
+    static const char *const WORDS[][2] = {
+        [SL_FETCH_ALL] = {", all experts to a buffer |", "fetch 2, all experts to a buffer: "},
+        [SL_FETCH_TO_SLOTS] = {", chosen experts to slots, 3 slots |", "fetch 2, chosen experts to slots: "},
+        [SL_FETCH_TO_BUFFER] = {", chosen experts to a buffer, 3 slots |",
+                                "fetch 2, chosen experts to a buffer: "}};
+    sl_buffer text = {0};
+    sl_plan_print_ops(plan, bucket, &text);
+    sl_plan_explain(plan, &text);
+    for (int i = 0; i < 2; i++) {
+        if (!strstr(text.data, WORDS[way][i])) {
+            fail_msg("the plan lacks \"%s\":\n%s", WORDS[way][i], text.data);
+        }
+    }
+    sl_buffer_free(&text);
+}
+
+/* Whether a list is refused whose FETCH has another way than outputs. */
+static void check_refused(const sl_program *p, sl_lowered *lowered, sl_fetch_way way, bool refused) {
+    int32_t at = 0;
+    while (lowered->ops[at].kind != SL_OP_FETCH) {
+        at++;
+    }
+    const sl_fetch_way before = lowered->ops[at].u.fetch.way;
+    lowered->ops[at].u.fetch.way = way;
+    const int code =
+        sl_ops_check(p, lowered->values, lowered->value_count, lowered->ops, lowered->op_count, NULL);
+    assert_int_equal(code != 0, refused);
+    lowered->ops[at].u.fetch.way = before;
 }
 
 /* Weights with experts, and no others, are on the host; their places do not overlap and fill the pools. */
@@ -74,9 +122,25 @@ static void experts_may_lie_in_host_memory(void **state) {
     sl_plan *plan = make(&p, &backend, &options);
     assert_int_equal(plan->deployment.fetch_set_count, 1);
     assert_true(plan->deployment.bucket_count > 2 && plan->deployment.buffer_bytes > 0);
+    bool met[SL_FETCH_TO_BUFFER + 1] = {false};
     for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {
-        check_fetch(&p, &plan->deployment.buckets[b], p.experts - 1);
+        const sl_fetch_way way = check_fetch(&p, &plan->deployment.buckets[b], p.experts - 1);
+        check_printed(plan, b, way);
+        met[way] = true;
     }
+    for (int way = 0; way <= SL_FETCH_TO_BUFFER + 1; way++) { /* the first bucket is one row's */
+        check_refused(&p, &plan->deployment.buckets[0], (sl_fetch_way)way, way != SL_FETCH_TO_SLOTS);
+    }
+    assert_true(met[SL_FETCH_ALL] && met[SL_FETCH_TO_SLOTS] && met[SL_FETCH_TO_BUFFER]);
+    check_places(plan);
+    sl_plan_destroy(plan);
+    /* No bucket brings all, and there are buffers. */
+    options.chunk = 2;
+    plan = make(&p, &backend, &options);
+    assert_int_equal(
+        check_fetch(&p, &plan->deployment.buckets[plan->deployment.bucket_count - 1], p.experts - 1),
+        SL_FETCH_TO_BUFFER);
+    assert_true(plan->deployment.buffer_bytes > 0);
     check_places(plan);
     sl_plan_destroy(plan);
     /* Only where it has to be: the first layer has no experts, so two layers are the least that help. */

@@ -1,8 +1,10 @@
 /* FETCH. All of a set: copies that run beside the ops in front of them (run/copies.c), and a kernel behind
- * which they are there. Chosen experts: a block finds their slots in the set's table, empties some for those
- * that are in none, and writes ids and schedule anew; then many blocks read what is missing from host memory,
- * as fast as the bus brings it. What a slot held never reaches the bits: it is the weights of the expert that
- * it says. Either way the kernel that is there already counts how often each expert was chosen. */
+ * which they are there. Chosen experts: a block finds their slots in the set's table and empties some for
+ * those that are in none; then many blocks read what is missing from host memory, as fast as the bus brings
+ * it. Ops read them in their slots, for which the block writes ids and schedule anew, or in a buffer, to
+ * which the many blocks copy those that are in slots too. What a slot held never reaches the bits: it is the
+ * weights of the expert that it says. Each way the kernel that is there already counts how often each expert
+ * was chosen. */
 #include "backend/cuda/common/device.cuh"
 #include "backend/cuda/run/copies.h"
 
@@ -58,7 +60,8 @@ static cudaError_t bring_all(const sl_cuda_context *context, const sl_cuda_op *o
 
 typedef struct slot_args {
     sl_cuda_operand ids, slots;
-    int32_t *offsets, *list; /* the schedule */
+    const int32_t *given;    /* offsets of the schedule, which a step without rows does not write */
+    int32_t *offsets, *list; /* the schedule of slots; NULL: the experts go to a buffer */
     sl_slot_table *table;
     unsigned long long *counts;
     int32_t experts, slot_count, used, most_protected;
@@ -67,10 +70,10 @@ typedef struct slot_args {
 typedef struct slot_memory {
     int32_t slot_of[SLOT_THREADS], expert_of[SLOT_THREADS], is_protected[SLOT_THREADS];
     int32_t wanted[SLOT_THREADS]; /* per expert: rows that chose it in this step */
-    int32_t chosen[SLOT_THREADS]; /* per row and rank: the expert, then its slot */
-    int32_t victim[SLOT_THREADS]; /* per missing expert */
+    int32_t chosen[SLOT_THREADS]; /* per row and rank: the slot */
+    int32_t victim[SLOT_THREADS]; /* slots that may be emptied, those that must go first in front */
     unsigned long long used_at[SLOT_THREADS];
-    int32_t hits, misses, promotions, protected_count;
+    int32_t hits, misses, promotions, protected_count, victims;
 } slot_memory;
 
 static __device__ void read_table(const slot_args &args, const sl_slot_arrays &a, bool is_new,
@@ -78,7 +81,7 @@ static __device__ void read_table(const slot_args &args, const sl_slot_arrays &a
     const int32_t thread = (int32_t)threadIdx.x;
     if (thread < args.experts) {
         shared->slot_of[thread] = is_new ? SL_NONE : a.slot_of[thread];
-        shared->wanted[thread] = 0;
+        shared->wanted[thread] = args.given[thread + 1] - args.given[thread];
     }
     if (thread < args.slot_count) {
         shared->expert_of[thread] = is_new ? SL_NONE : a.expert_of[thread];
@@ -86,7 +89,7 @@ static __device__ void read_table(const slot_args &args, const sl_slot_arrays &a
         shared->used_at[thread] = is_new ? 0 : a.used_at[thread];
     }
     if (thread == 0) {
-        shared->hits = shared->misses = shared->promotions = shared->protected_count = 0;
+        shared->hits = shared->misses = shared->promotions = shared->protected_count = shared->victims = 0;
     }
     __syncthreads();
 }
@@ -149,38 +152,73 @@ static __device__ __forceinline__ bool goes_before(const slot_memory *shared, in
     return a_stays != b_stays ? b_stays : a_used != b_used ? a_used < b_used : a < b;
 }
 
-/* Missing experts, in the order of their numbers, to the slots that must go first. */
+/* Whether the step may empty the slot. To slots there must be one for each missing expert. To the buffer all
+ * missing ones may be more than a table has use for: that those which are protected stay is what they are
+ * protected for. */
+static __device__ __forceinline__ bool may_go(const slot_args &args, const slot_memory *shared, int32_t slot,
+                                              unsigned long long clock) {
+    return slot < args.slot_count && shared->used_at[slot] != clock &&
+           (args.offsets || !shared->is_protected[slot]);
+}
+
+/* Lists the slots that may be emptied. */
+static __device__ void find_victims(const slot_args &args, unsigned long long clock, slot_memory *shared) {
+    const int32_t thread = (int32_t)threadIdx.x;
+    const bool goes = shared->misses > 0 && may_go(args, shared, thread, clock);
+    int32_t rank = 0;
+    for (int32_t s = 0; goes && s < args.slot_count; s++) {
+        rank += may_go(args, shared, s, clock) && goes_before(shared, s, thread);
+    }
+    if (goes) {
+        shared->victim[rank] = thread;
+        atomicAdd(&shared->victims, 1);
+    }
+    __syncthreads();
+}
+
+/* Missing experts to the slots that must go first: those that most rows chose, of equals the lower number. */
 static __device__ void replace(const slot_args &args, const sl_slot_arrays &a, unsigned long long clock,
                                slot_memory *shared) {
-    const int32_t thread = (int32_t)threadIdx.x, misses = shared->misses;
-    const bool is_free = thread < args.slot_count && shared->used_at[thread] != clock;
+    const int32_t thread = (int32_t)threadIdx.x;
     const bool is_missing = thread < args.experts && shared->wanted[thread] && shared->slot_of[thread] < 0;
     int32_t rank = 0;
-    for (int32_t s = 0; is_free && misses > 0 && s < args.slot_count; s++) {
-        rank += shared->used_at[s] != clock && goes_before(shared, s, thread);
-    }
-    if (is_free && rank < misses) {
-        shared->victim[rank] = thread;
-    }
-    rank = 0;
-    for (int32_t e = 0; is_missing && e < thread; e++) {
-        rank += shared->wanted[e] > 0 && shared->slot_of[e] < 0;
+    for (int32_t e = 0; is_missing && e < args.experts; e++) {
+        const int32_t rows = shared->wanted[e], own = shared->wanted[thread];
+        rank += rows > 0 && shared->slot_of[e] < 0 && (rows > own || (rows == own && e < thread));
     }
     __syncthreads();
-    const int32_t slot = is_missing ? shared->victim[rank] : SL_NONE;
-    if (is_missing && shared->expert_of[slot] >= 0) {
+    const int32_t slot = is_missing && rank < shared->victims ? shared->victim[rank] : SL_NONE;
+    if (slot >= 0 && shared->expert_of[slot] >= 0) {
         shared->slot_of[shared->expert_of[slot]] = SL_NONE;
     }
-    __syncthreads();
     if (is_missing) {
-        shared->slot_of[thread] = slot;
-        shared->expert_of[slot] = thread;
-        shared->is_protected[slot] = 0;
-        shared->used_at[slot] = clock;
         a.expert[rank] = thread;
         a.slot[rank] = slot;
     }
     __syncthreads();
+    if (slot >= 0) {
+        shared->slot_of[thread] = slot;
+        shared->expert_of[slot] = thread;
+        shared->is_protected[slot] = 0;
+        shared->used_at[slot] = clock;
+    }
+    __syncthreads();
+}
+
+/* Chosen experts that are in slots, in the list behind those that are missing. Returns how many. */
+static __device__ int32_t list_hits(const slot_args &args, const sl_slot_arrays &a, slot_memory *shared) {
+    const int32_t thread = (int32_t)threadIdx.x;
+    const auto is_hit = [shared](int32_t e) { return shared->wanted[e] > 0 && shared->slot_of[e] >= 0; };
+    if (thread < args.experts && is_hit(thread)) {
+        int32_t place = shared->misses;
+        for (int32_t e = 0; e < thread; e++) {
+            place += is_hit(e);
+        }
+        a.expert[place] = thread;
+        a.slot[place] = shared->slot_of[thread];
+    }
+    __syncthreads();
+    return shared->hits;
 }
 
 /* `count` expert rows, whose slots are in `chosen`. */
@@ -212,28 +250,32 @@ static __global__ void __launch_bounds__(SLOT_THREADS)
     const unsigned long long before = args.table->clock, clock = before + 1;
     const sl_slot_arrays a = sl_slot_arrays_of(args.table, args.experts, args.slot_count);
     if (count == 0) {
-        write_schedule(args, 0, &shared);
+        if (args.offsets) {
+            write_schedule(args, 0, &shared);
+        }
         if (thread == 0) {
-            args.table->brought = 0;
+            args.table->brought = args.table->copied = 0;
         }
         return;
     }
+    int32_t expert = 0; /* the thread's row and rank's */
+    if (args.offsets && thread < count) {
+        expert = sl_i32(args.ids, thread / args.used)[thread % args.used];
+    }
     const unsigned long long chosen = thread < args.experts ? a.chosen[thread] : 0; /* long before its use */
     read_table(args, a, before == 0, &shared);
-    if (thread < count) {
-        const int32_t expert = sl_i32(args.ids, thread / args.used)[thread % args.used];
-        shared.chosen[thread] = expert;
-        atomicAdd(&shared.wanted[expert], 1);
-    }
-    __syncthreads();
     touch(args, clock, &shared);
     demote(args, &shared);
+    find_victims(args, clock, &shared);
+    const int32_t copied = args.offsets ? 0 : list_hits(args, a, &shared);
     replace(args, a, clock, &shared);
-    if (thread < count) {
-        shared.chosen[thread] = shared.slot_of[shared.chosen[thread]];
+    if (args.offsets) {
+        if (thread < count) {
+            shared.chosen[thread] = shared.slot_of[expert];
+        }
+        __syncthreads();
+        write_schedule(args, count, &shared);
     }
-    __syncthreads();
-    write_schedule(args, count, &shared);
     write_table(args, a, &shared);
     if (thread < args.experts && shared.wanted[thread] > 0) {
         a.chosen[thread] = chosen + (unsigned long long)shared.wanted[thread];
@@ -241,19 +283,38 @@ static __global__ void __launch_bounds__(SLOT_THREADS)
     if (thread == 0) {
         args.table->clock = clock;
         args.table->brought = shared.misses;
+        args.table->copied = copied;
         args.counts[0] = args.table->hits += (unsigned long long)shared.hits;
         args.counts[1] = args.table->misses += (unsigned long long)shared.misses;
         args.counts[2] = args.table->promotions += (unsigned long long)shared.promotions;
     }
 }
 
-/* ---- what is missing ---- */
+/* ---- the weights of chosen experts ---- */
 
 typedef struct copy_args {
     sl_cuda_fetch_part parts[SL_CUDA_FETCH_PARTS];
     int32_t part_count, experts, slots;
+    bool to_buffer;
     sl_slot_table *table;
 } copy_args;
+
+/* Where an expert's part comes from and where it goes. */
+typedef struct copy_places {
+    const unsigned char *from;
+    unsigned char *to, *slot; /* the latter besides, or NULL */
+} copy_places;
+
+static __device__ __forceinline__ copy_places places_of(const copy_args &args, const sl_cuda_fetch_part &part,
+                                                        int32_t expert, int32_t slot, bool is_missing) {
+    const uint64_t in_all = (uint64_t)expert * part.expert_bytes;
+    unsigned char *in_slots = slot < 0 ? NULL : part.slots + (uint64_t)slot * part.expert_bytes;
+    if (!args.to_buffer) {
+        return copy_places{part.from + in_all, in_slots, NULL};
+    }
+    return is_missing ? copy_places{part.from + in_all, part.to + in_all, in_slots}
+                      : copy_places{in_slots, part.to + in_all, NULL};
+}
 
 /* A block has a piece of one expert's part at a time. */
 template <typename WORD>
@@ -261,18 +322,18 @@ static __global__ void __launch_bounds__(COPY_THREADS) fetch_kernel(const __grid
     constexpr int64_t PIECE = COPY_THREADS * COPY_WORDS;
     sl_wait_for_inputs();
     const sl_slot_arrays a = sl_slot_arrays_of(args.table, args.experts, args.slots);
-    const int32_t brought = args.table->brought;
+    const int32_t brought = args.table->brought, all = brought + args.table->copied;
     int64_t unit = blockIdx.x; /* among those of the part, expert by expert */
-    for (int32_t p = 0; p < args.part_count && brought > 0; p++) {
+    for (int32_t p = 0; p < args.part_count && all > 0; p++) {
         const sl_cuda_fetch_part &part = args.parts[p];
         const int64_t words = (int64_t)(part.expert_bytes / sizeof(WORD));
-        const int64_t pieces = (words + PIECE - 1) / PIECE, units = pieces * brought;
+        const int64_t pieces = (words + PIECE - 1) / PIECE, units = pieces * all;
         for (; unit < units; unit += gridDim.x) {
             const int32_t which = (int32_t)(unit / pieces);
             const int64_t first = unit % pieces * PIECE + threadIdx.x;
-            const WORD *from =
-                (const WORD *)(const void *)(part.from + (uint64_t)a.expert[which] * part.expert_bytes);
-            WORD *to = (WORD *)(void *)(part.to + (uint64_t)a.slot[which] * part.expert_bytes);
+            const copy_places places = places_of(args, part, a.expert[which], a.slot[which], which < brought);
+            const WORD *from = (const WORD *)(const void *)places.from;
+            WORD *to = (WORD *)(void *)places.to, *slot = (WORD *)(void *)places.slot;
             WORD word[COPY_WORDS];
 #pragma unroll
             for (int i = 0; i < COPY_WORDS; i++) {
@@ -284,6 +345,9 @@ static __global__ void __launch_bounds__(COPY_THREADS) fetch_kernel(const __grid
             for (int i = 0; i < COPY_WORDS; i++) {
                 if (first + i * COPY_THREADS < words) {
                     to[first + i * COPY_THREADS] = word[i];
+                    if (slot) {
+                        slot[first + i * COPY_THREADS] = word[i];
+                    }
                 }
             }
         }
@@ -305,10 +369,13 @@ static uint32_t word_of(const sl_cuda_fetch *fetch) {
 static cudaError_t bring_chosen(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
     const sl_cuda_fetch *fetch = op->fetch;
     slot_args slots = {};
-    slots.ids = op->in[0];
-    slots.slots = op->out[0];
-    slots.offsets = op->out[1].head;
-    slots.list = (int32_t *)(void *)op->out[1].data;
+    slots.given = op->in[1].head;
+    if (fetch->way == SL_FETCH_TO_SLOTS) {
+        slots.ids = op->in[0];
+        slots.slots = op->out[0];
+        slots.offsets = op->out[1].head;
+        slots.list = (int32_t *)(void *)op->out[1].data;
+    }
     slots.table = fetch->table;
     slots.counts = fetch->counts;
     slots.experts = fetch->experts;
@@ -322,6 +389,7 @@ static cudaError_t bring_chosen(const sl_cuda_context *context, const sl_cuda_op
     copies.part_count = fetch->part_count;
     copies.experts = fetch->experts;
     copies.slots = fetch->slots;
+    copies.to_buffer = fetch->way == SL_FETCH_TO_BUFFER;
     copies.table = fetch->table;
     const sl_launch_shape one = {dim3(1), dim3(SLOT_THREADS), 0};
     const sl_launch_shape many = {dim3((unsigned)(COPY_BLOCKS * context->processors)), dim3(COPY_THREADS), 0};
@@ -334,7 +402,8 @@ static cudaError_t bring_chosen(const sl_cuda_context *context, const sl_cuda_op
 }
 
 static SL_CUDA_RUN(run) {
-    return op->fetch->slots > 0 ? bring_chosen(context, op, stream) : bring_all(context, op, stream);
+    return op->fetch->way == SL_FETCH_ALL ? bring_all(context, op, stream)
+                                          : bring_chosen(context, op, stream);
 }
 
 static const char *declines(const sl_kernel *kernel, const sl_kernel_query *query) {

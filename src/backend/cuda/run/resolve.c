@@ -35,20 +35,22 @@ static int resolve_fetched(const sl_executor *executor, int32_t use, sl_cuda_fet
                            sl_cuda_weight *result, sl_error *error) {
     const sl_deployment *deployment = executor->deployment;
     const sl_weight_use *found = &deployment->weights[use];
-    const uint64_t place =
-        fetch && fetch->slots > 0 ? found->slots
-        : fetch ? (uint64_t)(fetch->number % SL_FETCH_BUFFERS) * deployment->buffer_bytes + found->in_buffer
-                : 0;
-    const uint64_t bytes =
-        fetch && fetch->slots > 0 ? result->expert_bytes * (uint64_t)fetch->slots : found->bytes;
+    const uint64_t pool = deployment->pool_bytes[SL_POOL_FETCHED];
+    const bool to_slots = fetch && fetch->way == SL_FETCH_TO_SLOTS;
+    const uint64_t buffer =
+        fetch ? (uint64_t)(fetch->number % SL_FETCH_BUFFERS) * deployment->buffer_bytes : 0;
+    const uint64_t in_slots = fetch ? result->expert_bytes * (uint64_t)fetch->slots : 0;
     if (!fetch || fetch->set != found->set || result->experts != (fetch->experts > 0 ? fetch->experts : 1) ||
-        !sl_range_inside(place, bytes, deployment->pool_bytes[SL_POOL_FETCHED])) {
+        (fetch->slots > 0 && !sl_range_inside(found->slots, in_slots, pool)) ||
+        (!to_slots && !sl_range_inside(buffer + found->in_buffer, found->bytes, pool))) {
         return sl_fail(error, SL_ERR_INTERNAL, "plan: weight %s is in host memory, and nothing brings it",
                        deployment->program->weights[found->weight].name);
     }
+    unsigned char *fetched = executor->pools[SL_POOL_FETCHED];
     const sl_cuda_fetch_part part = {.from = executor->pools[SL_POOL_HOST_WEIGHTS] +
                                              executor->weight_offsets[use],
-                                     .to = executor->pools[SL_POOL_FETCHED] + place,
+                                     .to = fetched + (to_slots ? found->slots : buffer + found->in_buffer),
+                                     .slots = fetched + found->slots,
                                      .expert_bytes = result->expert_bytes};
     int32_t p = 0;
     while (p < fetch->part_count && fetch->parts[p].from != part.from) {
@@ -61,7 +63,7 @@ static int resolve_fetched(const sl_executor *executor, int32_t use, sl_cuda_fet
     fetch->parts[p] = part;
     fetch->part_count += p == fetch->part_count;
     result->data = part.to;
-    result->experts = fetch->slots > 0 ? fetch->slots : result->experts;
+    result->experts = to_slots ? fetch->slots : result->experts;
     return SL_OK;
 }
 
@@ -176,8 +178,8 @@ static int resolve_fetch(const sl_executor *executor, const sl_op *op, sl_cuda_b
                                   : NULL;
     const bool fits =
         set &&
-        (set->experts == 0 ? asked->slots == 0
-                           : (asked->slots == 0 || asked->slots == deployment->expert_slots) &&
+        (set->experts == 0 ? asked->way == SL_FETCH_ALL && asked->slots == 0
+                           : asked->slots == (asked->way == SL_FETCH_ALL ? 0 : deployment->expert_slots) &&
                                  sl_range_inside(set->table, sl_slot_table_bytes(set->experts, asked->slots),
                                                  deployment->pool_bytes[SL_POOL_FETCHED]));
     if (!fits) {
@@ -188,12 +190,13 @@ static int resolve_fetch(const sl_executor *executor, const sl_op *op, sl_cuda_b
     if (!fetch) {
         return sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for the op list");
     }
-    *fetch = (sl_cuda_fetch){.set = asked->set, .experts = set->experts, .slots = asked->slots};
+    *fetch =
+        (sl_cuda_fetch){.set = asked->set, .experts = set->experts, .slots = asked->slots, .way = asked->way};
     if (set->experts > 0) {
         fetch->table = (sl_slot_table *)(void *)(executor->pools[SL_POOL_FETCHED] + set->table);
     }
     fetch->counts = &executor->expert_counts[SL_CUDA_EXPERT_COUNTS * asked->set];
-    if (asked->slots == 0) {
+    if (asked->way == SL_FETCH_ALL) {
         const sl_cuda_fetch *before = bucket->last_copies;
         fetch->number = before ? before->number + 1 : 0;
         if (before) {
