@@ -9,7 +9,7 @@
 #include "backend/cuda/run/copies.h"
 
 enum {
-    SLOT_THREADS = 1024, /* of the one block: most experts and slots */
+    SLOT_THREADS = 1024, /* of the one block at most: most experts and slots */
     COPY_THREADS = 256,
     COPY_BLOCKS = 2, /* for each processor */
     COPY_WORDS = 4,  /* of a thread at a time: the bus is far away, so that much has to be under way */
@@ -224,7 +224,7 @@ static __device__ int32_t list_hits(const slot_args &args, const sl_slot_arrays 
 /* `count` expert rows, whose slots are in `chosen`. */
 static __device__ void write_schedule(const slot_args &args, int32_t count, const slot_memory *shared) {
     const int32_t thread = (int32_t)threadIdx.x, slots = args.slot_count;
-    for (int32_t slot = thread; slot <= slots; slot += SLOT_THREADS) {
+    for (int32_t slot = thread; slot <= slots; slot += (int32_t)blockDim.x) {
         int32_t before = 0;
         for (int32_t i = 0; i < count; i++) {
             before += shared->chosen[i] < slot;
@@ -245,6 +245,7 @@ static __device__ void write_schedule(const slot_args &args, int32_t count, cons
 static __global__ void __launch_bounds__(SLOT_THREADS)
     slot_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ slot_args args) {
     __shared__ slot_memory shared;
+    sl_let_next_begin(); /* fetch_kernel, which waits before it reads anything */
     sl_wait_for_inputs();
     const int32_t thread = (int32_t)threadIdx.x, count = context.header->rows * args.used;
     const unsigned long long before = args.table->clock, clock = before + 1;
@@ -391,7 +392,9 @@ static cudaError_t bring_chosen(const sl_cuda_context *context, const sl_cuda_op
     copies.slots = fetch->slots;
     copies.to_buffer = fetch->way == SL_FETCH_TO_BUFFER;
     copies.table = fetch->table;
-    const sl_launch_shape one = {dim3(1), dim3(SLOT_THREADS), 0};
+    /* A thread for each expert and each slot, and no more ranks of rows than slots. */
+    const int32_t most = fetch->experts > fetch->slots ? fetch->experts : fetch->slots;
+    const sl_launch_shape one = {dim3(1), dim3(((unsigned)most + SL_WARP - 1) / SL_WARP * SL_WARP), 0};
     const sl_launch_shape many = {dim3((unsigned)(COPY_BLOCKS * context->processors)), dim3(COPY_THREADS), 0};
     const uint32_t word = word_of(fetch);
     const cudaError_t code = sl_launch(context, stream, one, slot_kernel, *context, slots);
