@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-enum { SL_BACKEND_ABI = 31 }; /* raised with every change of this header or those it includes */
+enum { SL_BACKEND_ABI = 32 }; /* raised with every change of this header or those it includes */
 
 typedef struct sl_backend sl_backend;
 typedef struct sl_executor sl_executor;
@@ -461,8 +461,9 @@ struct sl_backend {
                            bucket serves all row counts */
     sl_backend_options options; /* as resolved */
     /* What a step of a prompt takes beside its rows, as so many rows take: weights are read, and on GPUs
-     * decoded, however many rows there are; 0: not known. Says how a prompt is cut where there are stages. */
-    int32_t fixed_rows;
+     * decoded unless they are floats, however many rows there are; 0: not known. Says how a prompt is cut
+     * where there are stages. */
+    int32_t fixed_rows, fixed_rows_of_floats;
 };
 
 int sl_cpu_backend_create(const sl_backend_options *options, sl_backend **backend, sl_error *error);

@@ -121,6 +121,18 @@ uint64_t sl_plan_usual_cache(const sl_plan_options *options) {
                : (uint64_t)sequences * (uint64_t)sl_table_width(context) * SL_PAGE_TOKENS;
 }
 
+static int32_t find_fixed_rows(const sl_backend *backend, const sl_program *program) {
+    uint64_t floats = 0, others = 0; /* elements */
+    for (int32_t w = 0; w < program->weight_count; w++) {
+        const sl_weight *weight = &program->weights[w];
+        const bool is_float =
+            weight->type == SL_QTYPE_F32 || weight->type == SL_QTYPE_F16 || weight->type == SL_QTYPE_BF16;
+        *(is_float ? &floats : &others) +=
+            (uint64_t)weight->rows * (uint64_t)weight->columns * (uint64_t)weight->experts;
+    }
+    return floats > others ? backend->fixed_rows_of_floats : backend->fixed_rows;
+}
+
 static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error *error) {
     const sl_program *program = plan->deployment.program;
     sl_plan_options *options = &plan->options;
@@ -133,6 +145,7 @@ static int resolve_options(sl_plan *plan, const sl_plan_options *given, sl_error
     options->memory_limit =
         sl_plan_limit(options, plan->backend->name, plan->backend->options.device, options->memory_limit);
     options->host_memory_limit = sl_plan_limit(options, "cpu", 0, options->host_memory_limit);
+    plan->fixed_rows = find_fixed_rows(plan->backend, program);
     plan->is_usual_chunk = options->chunk == 0;
     int code = resolve_results(plan, error);
     code = code ? code : resolve_one(&options->context, "context", USUAL_CONTEXT, MOST_CONTEXT, error);

@@ -86,6 +86,7 @@ struct sl_plan {
     sl_arena arena;
     sl_backend *backend;     /* borrowed */
     sl_plan_options options; /* as resolved */
+    int32_t fixed_rows;      /* the backend's, for weights as most of these are */
     bool is_usual_chunk;     /* options.chunk is the backend's own choice: steps may have fewer rows */
     sl_deployment deployment;
     /* Behind the last op that leaves something in a cache or state, rows without outputs matter to nobody. So

@@ -467,10 +467,14 @@ static void name_parts(split *self) {
     }
 }
 
+static int32_t least(int32_t a, int32_t b) {
+    return a < b ? a : b;
+}
+
 static int join(split *self, sl_error *error) {
     size_t named = 0, described = 0;
     name_parts(self);
-    self->base.chunk = self->base.fixed_rows = INT32_MAX;
+    self->base.chunk = self->base.fixed_rows = self->base.fixed_rows_of_floats = INT32_MAX;
     for (int32_t i = 0; i < self->count; i++) {
         const sl_backend *part = self->parts[i];
         int32_t count = 0;
@@ -478,10 +482,10 @@ static int join(split *self, sl_error *error) {
         self->kernel_count += count;
         self->base.maps_weights |= part->maps_weights;
         self->base.options = part->options;
-        self->base.chunk = part->chunk < self->base.chunk ? part->chunk : self->base.chunk;
+        self->base.chunk = least(part->chunk, self->base.chunk);
         /* The slowest device says how long a turn is: of the parts the one whose rows take most. */
-        self->base.fixed_rows =
-            part->fixed_rows < self->base.fixed_rows ? part->fixed_rows : self->base.fixed_rows;
+        self->base.fixed_rows = least(part->fixed_rows, self->base.fixed_rows);
+        self->base.fixed_rows_of_floats = least(part->fixed_rows_of_floats, self->base.fixed_rows_of_floats);
         named += (size_t)snprintf(self->name + named, sizeof self->name - named, "%s%s", i ? "+" : "",
                                   self->part_names[i]);
         described += (size_t)snprintf(self->description + described, sizeof self->description - described,

@@ -306,7 +306,7 @@ static bool may_go_on(const sl_scheduler *s, const sl_work *work) {
 /* Rows for a prompt that nobody else is beside. Its chunks are alike, but for one that had to end earlier. */
 static int32_t chunk_rows(sl_scheduler *s, const sl_work *work, const step_room *room) {
     const sl_backend *backend = s->plan->backend;
-    const sl_chunks chunks = {backend->stages, room->rows, backend->fixed_rows};
+    const sl_chunks chunks = {backend->stages, room->rows, s->plan->fixed_rows};
     if (!s->plan->is_usual_chunk || backend->steps_in_flight < SL_STEPS || !may_go_on(s, work)) {
         return room->rows;
     }

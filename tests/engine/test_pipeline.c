@@ -271,7 +271,7 @@ int __wrap_sl_backend_open(const char *name, const sl_backend_options *options, 
     d->base = *inner;
     d->base.functions = sends ? &sending_functions : &device_functions;
     d->inner = inner;
-    d->base.fixed_rows = 16;
+    d->base.fixed_rows = d->base.fixed_rows_of_floats = 16;
     d->index = opened++;
     *backend = &d->base;
     return 0;

@@ -55,7 +55,7 @@ static void start(rig *r, job *j, int32_t prompt, int32_t generate, sl_logits_wa
 static rig *open_rig(bool is_usual, int32_t stages, int32_t fixed_rows) {
     rig *r = rig_create(&(shape){.pages = 64, .steps_in_flight = 2, .stages = stages});
     r->plan.is_usual_chunk = is_usual;
-    r->backend.fixed_rows = fixed_rows;
+    r->plan.fixed_rows = fixed_rows;
     return r;
 }
 

@@ -209,6 +209,10 @@ static __device__ __forceinline__ float row_sum(float value) {
     return value + __shfl_xor_sync(SL_FULL_WARP, value, 1);
 }
 
+static __device__ __forceinline__ float exp_of(float x) {
+    return exp2f(x * 1.44269504f); /* a third of what expf takes */
+}
+
 /* ---- 1: of each page */
 
 template <int TYPE, bool ALIGNED>
@@ -247,7 +251,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
             for (int j = 0; j < 2 * KEY_TILES; j++) {
                 const int32_t key = j / 2 * 8 + lane % 4 * 2 + j % 2;
-                sum += key < end ? expf(scores[j / 2][2 * half + j % 2] - largest) : 0.0f;
+                sum += key < end ? exp_of(scores[j / 2][2 * half + j % 2] - largest) : 0.0f;
             }
             sum = row_sum(sum);
             if (lane % 4 == 0 && query < view.queries) {
@@ -327,7 +331,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
                 const softmax whole = args.wholes[kv_head * args.queries + query];
 #pragma unroll
                 for (int j = 0; j < 2 * KEY_TILES; j++) {
-                    sums[j] += expf(scores[j / 2][2 * half + j % 2] - whole.largest) * whole.sum;
+                    sums[j] += exp_of(scores[j / 2][2 * half + j % 2] - whole.largest) * whole.sum;
                 }
             }
         }

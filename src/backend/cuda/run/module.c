@@ -85,6 +85,7 @@ int sl_cuda_backend_create(int abi, const sl_backend_options *options, sl_backen
     /* Two H200 read 8192 rows of an 8B of Q8_0 in chunks of 2048 as fast as in chunks of 1024
      * (docs/placement.md): five turns of a + 2048 are nine of a + 1024. */
     cuda->base.fixed_rows = 256;
+    cuda->base.fixed_rows_of_floats = 96; /* of BF16 those of 1024 are 1.06 times as fast */
     cuda->base.fixed_buckets = true;
     cuda->base.options = *options;
     *backend = &cuda->base;
