@@ -364,12 +364,12 @@ const option OPTIONS[] = {
      "of several devices, as in --device cuda:0+cuda:1, layers: each has some layers; tensors: each has a "
      "share of every layer, and all compute each token together; auto: layers, or the GPU alone beside a "
      "CPU"},
-    {IN_SCHEDULED, "-ngl --n-gpu-layers --gpu-layers", "N", NUMBER, AT(gpu_layers), "-1", -1, INT_MOST,
+    {IN_SCHEDULED, "-ngl --n-gpu-layers --gpu-layers", "N|all", LAYERS, AT(gpu_layers), "-1", -1, INT_MOST,
      "the last N layers on the GPU, the others on the CPU; with --device cuda, of a model without experts, "
      "the "
      "weights of N layers there, and the GPU fetches those of the others from host memory; -1: as many as "
      "fit"},
-    {IN_SCHEDULED, "-ncmoe --n-cpu-moe --cpu-experts", "N", NUMBER, AT(cpu_experts), "0", 0, INT_MOST,
+    {IN_SCHEDULED, "-ncmoe --n-cpu-moe --cpu-experts", "N|all", LAYERS, AT(cpu_experts), "0", 0, INT_MOST,
      "experts of the first N layers in host memory, from where the GPU fetches them; with --device cuda+cpu "
      "the CPU computes them; 0: as few as must be"},
     {IN_SCHEDULED, "-cmoe --cpu-moe", NULL, FLAG, AT(cpu_moe), NULL, 0, 0,
@@ -434,8 +434,7 @@ const option OPTIONS[] = {
      "CPU: no packed copy of the weights, which are read where the file is mapped: the same results; prompts "
      "take "
      "little longer, generating three to four times as long"},
-    {IN_ENGINE, "--no-fusion", NULL, FLAG, AT(no_fusion), NULL, 0, 0,
-     "every op by its own kernel, slower"},
+    {IN_ENGINE, "--no-fusion", NULL, FLAG, AT(no_fusion), NULL, 0, 0, "every op by its own kernel, slower"},
     {IN_ENGINE, "--no-graphs", NULL, FLAG, AT(no_graphs), NULL, 0, 0, "CUDA: run steps eagerly"},
     {IN_ENGINE, "--kernel", "NAMES", TEXT, AT(kernels), NULL, 0, 0,
      "try those whose names begin so first; with commas between"},

@@ -127,6 +127,15 @@ static bool parse_number(const option *o, const char *text, const char **end, in
     return stop != text && errno == 0 && (double)value >= o->least && (double)value <= o->most;
 }
 
+static bool parse_layers(const option *o, const char *text, int32_t *layers) {
+    const char *end;
+    if (strcmp(text, "all") == 0) {
+        *layers = INT32_MAX;
+        return true;
+    }
+    return parse_number(o, text, &end, layers) && !*end;
+}
+
 static bool parse_numbers(const option *o, const char *text, number_list *list) {
     number_list parsed = {.count = 0};
     for (const char *at = text; parsed.count < LIST_ITEMS; at++) {
@@ -248,6 +257,8 @@ static bool set_value(const option *o, const char *text, settings *settings) {
         return true;
     case NUMBER:
         return parse_number(o, text, &end, at) && !*end;
+    case LAYERS:
+        return parse_layers(o, text, at);
     case SIZE:
         return parse_size(text, at);
     case SIZES:
@@ -280,10 +291,12 @@ static bool set_value(const option *o, const char *text, settings *settings) {
 static int wrong_value(const command *command, const option *o, const char *name, int length,
                        const char *text) {
     char wanted[128] = "a number";
-    if (o->kind == NUMBER || o->kind == REAL || o->kind == NUMBERS) {
+    if (o->kind == NUMBER || o->kind == REAL || o->kind == NUMBERS || o->kind == LAYERS) {
         snprintf(wanted, sizeof wanted, "%s from %.10g to %.10g%s",
                  o->kind == REAL ? "a number" : "a whole number", o->least, o->most,
-                 o->kind == NUMBERS ? ", or several with commas" : "");
+                 o->kind == NUMBERS  ? ", or several with commas"
+                 : o->kind == LAYERS ? ", or all"
+                                     : "");
     } else if (o->kind == SIZE) {
         snprintf(wanted, sizeof wanted, "a whole number, with K, M, G or T for multiples of 1024");
     } else if (o->kind == SIZES) {
@@ -350,8 +363,8 @@ static int take_value(const command *command, const option *o, const char *name,
 static const option *find_glued(const command *command, const char *text) {
     const bool number = text[1] && text[1] != '-' && text[2] && strchr("0123456789-.", text[2]);
     const option *o = number ? find_option(command, text, 2) : NULL;
-    return o && (o->kind == NUMBER || o->kind == NUMBERS || o->kind == SIZE || o->kind == SEED ||
-                 o->kind == REAL)
+    return o && (o->kind == NUMBER || o->kind == NUMBERS || o->kind == LAYERS || o->kind == SIZE ||
+                 o->kind == SEED || o->kind == REAL)
                ? o
                : NULL;
 }

@@ -28,6 +28,7 @@ enum {
 typedef enum option_kind {
     FLAG,
     NUMBER,
+    LAYERS, /* a number, or all */
     SIZE,
     SIZES,
     REAL,
