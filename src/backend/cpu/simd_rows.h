@@ -99,8 +99,10 @@ SL_TIER_DECLINES(quantize) {
     const char *needs = sl_cpu_needs(query, SL_TIER_ISA);
     const sl_op *op = query->op;
     sl_codes codes;
+    const bool is_codes = sl_value_codes(query->values[op->out[0].value].type, &codes);
     return needs                                                           ? needs
-           : sl_value_codes(query->values[op->out[0].value].type, &codes)  ? "makes q8_32 and bf16"
+           : is_codes && codes != SL_CODES_Q8_256                          ? "makes q8_32, q8_256 and bf16"
+           : is_codes && op->u.quantize.width % SL_Q8_256_GROUP != 0       ? "makes whole groups of 256"
            : op->u.quantize.width % VN != 0                                ? odd_width
            : query->values[op->out[0].value].width != op->u.quantize.width ? "writes no zeros behind a row"
                                                                            : NULL;
@@ -131,6 +133,25 @@ SL_ALWAYS_INLINE void quantize_group(const float *x, sl_q8_32 row, int32_t group
     row.sums[group] = vi_sum(sums);
 }
 
+/* 256 columns, and their scale. */
+SL_ALWAYS_INLINE float quantize_codes(const float *x, unsigned char *codes) {
+    vi magnitudes = vi_zero();
+    for (int i = 0; i < SL_Q8_256_GROUP; i += VN) {
+        magnitudes =
+            vi_max_unsigned(magnitudes, vi_and(vi_bits(vf_load(x + i)), vi_set1(0x7fffffff)));
+    }
+    const float largest = sl_f32_from_bits(vi_largest_unsigned(magnitudes));
+    if (!(largest >= SL_Q8_32_ZERO_BELOW && largest <= 3.40282347e+38f)) {
+        memset(codes, 0, SL_Q8_256_GROUP);
+        return largest < SL_Q8_32_ZERO_BELOW ? 0.0f : sl_f32_from_bits(0x7fc00000u);
+    }
+    const vf inverse = vf_set1(127.0f / largest);
+    for (int i = 0; i < SL_Q8_256_GROUP; i += VN) {
+        vi_store_i8(codes + i, vi_from_float(vf_mul(vf_load(x + i), inverse)));
+    }
+    return largest / 127.0f;
+}
+
 SL_TIER_RUN(quantize) {
     const int32_t width = op->op->u.quantize.width;
     int32_t first, last;
@@ -141,6 +162,14 @@ SL_TIER_RUN(quantize) {
             const sl_q8_32 planes = sl_cpu_q8_32(&op->out[0], row);
             for (int32_t g = 0; g < width / SL_Q8_32_GROUP; g++) {
                 quantize_group(x + g * SL_Q8_32_GROUP, planes, g);
+            }
+            continue;
+        }
+        if (op->out[0].type == SL_VALUE_Q8_256) {
+            unsigned char *codes = sl_cpu_codes(&op->out[0], row);
+            float *scales = (float *)(void *)(codes + width);
+            for (int32_t i = 0; i < width; i += SL_Q8_256_GROUP) {
+                *scales++ = quantize_codes(x + i, codes + i);
             }
             continue;
         }

@@ -58,6 +58,7 @@ SL_TIER_DECLINES(cache_write);
  * delta_scan, ssm_scan  a row's rounding stays in the state for as long as the decay lets it.
  */
 #define SL_SCAN_TOLERANCE 3e-5f
+#define SL_S8_ROUNDING 6e-2f
 #define SL_LINEAR_TOLERANCE 3e-5f
 #define SL_ATTENTION_TOLERANCE 1e-4f
 #define SL_SPLIT_TOLERANCE 5e-3f
@@ -78,6 +79,28 @@ SL_TIER_DECLINES(cache_write);
                    .workspace = SL_TIER(linear_workspace)},                                                  \
         .isa = SL_TIER_ISA, .weight_type = SL_QTYPE_##ID, .run = SL_TIER(linear)                             \
     }
+
+/* Weights rounded to int8 for 256 columns; `when`: SL_PRECISION_BIT. */
+#define SL_S8_ROW(ID, type_name, when, tier)                                                                 \
+    {                                                                                                        \
+        .kernel = {.name = "linear/" type_name ".s8/" #tier,                                                 \
+                   .op = SL_OP_LINEAR,                                                                       \
+                   .numeric_class = "s8/256",                                                                \
+                   .activation = SL_VALUE_Q8_256,                                                            \
+                   .tolerance = SL_S8_ROUNDING,                                                              \
+                   .batched = true,                                                                          \
+                   .precisions = when,                                                                       \
+                   .declines = SL_TIER(linear_declines),                                                     \
+                   .packed_bytes = sl_matmul_packed_bytes_32,                                                \
+                   .pack = sl_matmul_pack_32,                                                                \
+                   .takes_unpacked = true,                                                                   \
+                   .workspace = SL_TIER(linear_workspace)},                                                  \
+        .isa = SL_TIER_ISA, .weight_type = SL_QTYPE_##ID, .run = SL_TIER(linear)                             \
+    }
+#define SL_S8_ROWS(tier)                                                                                     \
+    SL_S8_ROW(Q4_K, "q4_k", SL_PRECISION_BIT(AUTO) | SL_PRECISION_BIT(INT8), tier),                          \
+        SL_S8_ROW(Q5_K, "q5_k", SL_PRECISION_BIT(INT8), tier),                                               \
+        SL_S8_ROW(Q6_K, "q6_k", SL_PRECISION_BIT(INT8), tier)
 
 #define SL_TIER_ROW(ID, op_name, class_name, difference, tier, bytes)                                        \
     SL_TIER_ENTRY(ID, op_name, class_name, difference, tier, bytes, false)

@@ -5,6 +5,8 @@
 #include "backend/cpu/avx512/unpack.h"
 #include "backend/cpu/amx/decode.h"
 #include "backend/cpu/matmul_tiles.h"
+enum { S8_STEP = 64 }; /* as many columns as a tile takes at once */
+#include "backend/cpu/matmul_s8.h"
 #include "quant/blocks.h"
 
 /* ---- BF16 weights ----
@@ -501,8 +503,122 @@ SL_EACH_INT_TYPE(INT_TILES)
                        .group_bytes = INT_GROUP_BYTES,                                                       \
                        .chunk = INT_CHUNK},
 
+/* ---- quantised weights and activations as integers with scales for 256 columns ----
+ *
+ * Class "s8/256", as matmul_s8.h has it. Two tiles of x by two of weights, 64 columns at a time; behind 256 the
+ * four tiles of sums go through memory to the vectors, which scale them while the next columns are multiplied.
+ * Few rows are the AVX-512 tier's. */
+enum { S8_TILE_ROWS = 2 * SL_TILE_ROWS, S8_FEW_ROWS = 8, S8_TILES = 4 };
+
+static void s8_begin(int32_t rows) {
+    if (rows > S8_FEW_ROWS) {
+        rounded_begin(rows);
+    }
+}
+
+/* The sums of tile `tile` of a step of 256 columns, to the running ones. */
+SL_ALWAYS_INLINE void s8_add_tile(const int tile, const sl_matmul_part *part, int32_t step,
+                                  const int32_t dots[SL_TILE_ROWS][VN]) {
+    const int first_row = tile / 2 * SL_TILE_ROWS, v = tile % 2;
+    const unsigned char *x = part->x + (int64_t)step * part->rows * 8 * S8_GROUP_BYTES;
+    const unsigned char *x_scales = x + part->rows * S8_COLUMNS + first_row * 4;
+    const vf scale = vf_load(part->scales + step * SL_PANEL + v * VN);
+    float *sums = part->sums + first_row * SL_PANEL + v * VN;
+    const bool first = part->first && step == 0;
+    SL_UNROLL for (int r = 0; r < SL_TILE_ROWS; r++) {
+        const vf sum = first ? vf_zero() : vf_load(sums + r * SL_PANEL);
+        vf_store(sums + r * SL_PANEL, s8_add(vi_load(dots[r]), x_scales + r * 4, scale, sum));
+    }
+}
+
+/* Where the next 64 columns' operands lie. */
+typedef struct s8_operands {
+    const unsigned char *weights, *x;
+} s8_operands;
+
+SL_ALWAYS_INLINE void s8_product(const bool both, const s8_operands *at, int32_t rows) {
+    _tile_loadd(WEIGHTS_0, at->weights, SL_PANEL * 4);
+    _tile_loadd(X_0, at->x, S8_STEP);
+    _tile_dpbssd(SUMS_0, X_0, WEIGHTS_0);
+    _tile_loadd(WEIGHTS_1, at->weights + SL_TILE_BYTES, SL_PANEL * 4);
+    _tile_dpbssd(SUMS_1, X_0, WEIGHTS_1);
+    if (both) {
+        _tile_loadd(X_1, at->x + SL_TILE_ROWS * S8_STEP, S8_STEP);
+        _tile_dpbssd(SUMS_2, X_1, WEIGHTS_0);
+        _tile_dpbssd(SUMS_3, X_1, WEIGHTS_1);
+    }
+    (void)rows;
+}
+
+SL_ALWAYS_INLINE void s8_tiles_of(const bool both, const sl_matmul_part *part) {
+    int32_t dots[2][S8_TILES][SL_TILE_ROWS][VN] __attribute__((aligned(64)));
+    const int32_t steps = part->columns / S8_COLUMNS;
+    s8_operands at = {part->unpacked, part->x};
+    sl_tiles_read(part->unpacked);
+    for (int32_t step = 0; step < steps; step++) {
+        int32_t(*now)[SL_TILE_ROWS][VN] = dots[step % 2], (*before)[SL_TILE_ROWS][VN] = dots[(step + 1) % 2];
+        _tile_zero(SUMS_0);
+        _tile_zero(SUMS_1);
+        if (both) {
+            _tile_zero(SUMS_2);
+            _tile_zero(SUMS_3);
+        }
+        SL_UNROLL for (int s = 0; s < S8_COLUMNS / S8_STEP; s++) {
+            s8_product(both, &at, part->rows);
+            at.weights += S8_STEP * SL_PANEL;
+            at.x += part->rows * S8_STEP;
+            if (step > 0 && (both || s < 2)) {
+                s8_add_tile(s, part, step - 1, before[s]);
+            }
+        }
+        at.x += part->rows * 8; /* scales and sums */
+        _tile_stored(SUMS_0, now[0], SL_TILE_BYTES);
+        _tile_stored(SUMS_1, now[1], SL_TILE_BYTES);
+        if (both) {
+            _tile_stored(SUMS_2, now[2], SL_TILE_BYTES);
+            _tile_stored(SUMS_3, now[3], SL_TILE_BYTES);
+        }
+    }
+    sl_tiles_read(dots);
+    for (int s = 0; s < (both ? 4 : 2); s++) {
+        s8_add_tile(s, part, steps - 1, dots[(steps + 1) % 2][s]);
+    }
+}
+
+static void s8_tiles(const sl_matmul_part *part) {
+    if (part->rows > SL_TILE_ROWS) {
+        s8_tiles_of(true, part);
+    } else {
+        s8_tiles_of(false, part);
+    }
+}
+
+static const sl_matmul_tile s8_of_many[SL_MATMUL_TILE] = ALL_TILES(s8_tiles);
+
+#define S8_TYPE(name, ID) SL_TILES(S8_TILE, name, ID) S8_EXPAND(name, ID) S8_UNPACK(name, ID, true)
+SL_EACH_S8_TYPE(S8_TYPE)
+
+#define S8_ROW(name, ID)                                                                                     \
+    [SL_QTYPE_##ID] = {.tiles = SL_TILE_LIST(name##_s8),                                                     \
+                       .begin = s8_begin,                                                                    \
+                       .end = tiles_end,                                                                     \
+                       .pack_row = s8_pack,                                                                  \
+                       .expand = name##_s8_expand,                                                           \
+                       .unpack = name##_s8_unpack,                                                           \
+                       .unpacked_bytes = 1,                                                                  \
+                       .unpacked_tiles = s8_of_many,                                                         \
+                       .main_rows = S8_TILE_ROWS,                                                            \
+                       .most_rows = S8_TILE_ROWS,                                                            \
+                       .few_rows = S8_FEW_ROWS,                                                              \
+                       .block = SL_##ID##_ELEMENTS,                                                          \
+                       .block_bytes = SL_##ID##_BYTES,                                                       \
+                       .scales = 1,                                                                          \
+                       .group_bytes = S8_GROUP_BYTES,                                                        \
+                       .chunk = S8_CHUNK},
+
 /* ---- the table ---- */
 
+static const sl_matmul_type s8_types[SL_QTYPE_COUNT] = {SL_EACH_S8_TYPE(S8_ROW)};
 static const sl_matmul_type rounded_types[SL_QTYPE_COUNT] = {SL_EACH_ROUNDED_TYPE(ROUNDED_ROW)};
 
 static const sl_matmul_type matmul_types[SL_QTYPE_COUNT] = {
@@ -520,7 +636,8 @@ static const sl_matmul_type matmul_types[SL_QTYPE_COUNT] = {
     SL_EACH_INT_TYPE(INT_ROW) SL_EACH_INT_ALIAS(INT_ROW)};
 
 #define SL_MATMUL_TYPE(row)                                                                                  \
-    ((row)->kernel.activation == SL_VALUE_BF16 && (row)->weight_type != SL_QTYPE_BF16                        \
+    ((row)->kernel.activation == SL_VALUE_Q8_256 ? &s8_types[(row)->weight_type]                             \
+     : (row)->kernel.activation == SL_VALUE_BF16 && (row)->weight_type != SL_QTYPE_BF16                      \
          ? &rounded_types[(row)->weight_type]                                                                \
          : &matmul_types[(row)->weight_type])
 

@@ -29,6 +29,7 @@ const sl_cpu_kernel sl_cpu_kernels_amx[] = {
     ROUNDED_ROW(Q6_K, "q6_k"),
     ROUNDED_ROW(Q5_K, "q5_k"),
     ROUNDED_ROW(IQ4_XS, "iq4_xs"),
+    SL_S8_ROWS(amx),
     SL_LINEAR_ROW(Q8_0, "q8_0", Q8_32, "q8_32/chain", amx, 32),
     SL_LINEAR_ROW(Q4_0, "q4_0", Q8_32, "q8_32/chain", amx, 32),
     SL_LINEAR_ROW(Q4_K, "q4_k", Q8_32, "q8_32/chain", amx, 32),

@@ -3,6 +3,8 @@
 
 #include "backend/cpu/avx512/unpack.h"
 #include "backend/cpu/matmul_unpacked.h"
+enum { S8_STEP = 256 };
+#include "backend/cpu/matmul_s8.h"
 #include "base/cpu.h"
 #include "quant/blocks.h"
 
@@ -107,7 +109,37 @@ static const sl_matmul_type bf16_pairs = {.tiles = SL_TILE_LIST(pair),
                                           .chunk = PAIR_CHUNK,
                                           .group_bytes = SL_MATMUL_GROUP * 2};
 
+#define S8_UNPACKED_TILE(name, ID, rows)                                                                     \
+    static void name##_tile_##rows(const sl_matmul_part *part) {                                             \
+        s8_unpacked_tile(rows, part);                                                                        \
+    }
+#define S8_TYPE(name, ID) SL_LONG_TILES(S8_TILE, name, ID) S8_EXPAND(name, ID) S8_UNPACK(name, ID, false)
+SL_EACH_S8_TYPE(S8_TYPE)
+SL_LONG_TILES(S8_UNPACKED_TILE, s8_of_many, Q8_0)
+
+static const sl_matmul_tile s8_of_many[SL_MATMUL_TILE] = SL_LONG_TILE_LIST(s8_of_many);
+
+#define S8_ROW(name, ID)                                                                                     \
+    [SL_QTYPE_##ID] = {.tiles = SL_LONG_TILE_LIST(name##_s8),                                                \
+                       .pack_row = s8_pack,                                                                  \
+                       .expand = name##_s8_expand,                                                           \
+                       .unpack = name##_s8_unpack,                                                           \
+                       .unpacked_bytes = 1,                                                                  \
+                       .unpacked_tiles = s8_of_many,                                                         \
+                       .main_rows = S8_ROWS,                                                                 \
+                       .most_rows = S8_ROWS,                                                                 \
+                       .few_rows = S8_ROWS,                                                                  \
+                       .block = SL_##ID##_ELEMENTS,                                                          \
+                       .block_bytes = SL_##ID##_BYTES,                                                       \
+                       .scales = 1,                                                                          \
+                       .group_bytes = S8_GROUP_BYTES,                                                        \
+                       .chunk = S8_CHUNK},
+
+static const sl_matmul_type s8_types[SL_QTYPE_COUNT] = {SL_EACH_S8_TYPE(S8_ROW)};
+
 #define SL_MATMUL_TYPE(row)                                                                                  \
-    ((row)->kernel.activation == SL_VALUE_BF16 ? &bf16_pairs : &matmul_types[(row)->weight_type])
+    ((row)->kernel.activation == SL_VALUE_BF16    ? &bf16_pairs                                              \
+     : (row)->kernel.activation == SL_VALUE_Q8_256 ? &s8_types[(row)->weight_type]                           \
+                                                   : &matmul_types[(row)->weight_type])
 
 #include "backend/cpu/matmul_skeleton.h"

@@ -3,6 +3,7 @@
 #include "backend/cpu/matmul.h"
 
 const sl_cpu_kernel sl_cpu_kernels_avx512[] = {
+    SL_S8_ROWS(avx512),
     SL_LINEAR_ROW(Q8_0, "q8_0", Q8_32, "q8_32/chain", avx512, 32),
     SL_LINEAR_ROW(Q4_0, "q4_0", Q8_32, "q8_32/chain", avx512, 32),
     SL_LINEAR_ROW(Q4_K, "q4_k", Q8_32, "q8_32/chain", avx512, 32),
