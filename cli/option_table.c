@@ -442,9 +442,8 @@ const option OPTIONS[] = {
      "CUDA: results do not depend on how steps are cut"},
     {IN_ENGINE, "--prompt-precision", "auto|bf16|int8|fp8", CHOICE, AT(prompt_precision), "auto", 0, 0,
      "CUDA: what prompts are multiplied in; int8 and fp8 round weights and activations once more. auto: fp8 "
-     "for FP8 weights, int8 for Q4_K, else bf16. CPU with AMX: bf16 computes quantised weights in BF16, "
-     "faster "
-     "for prompts and many sequences, slower for one"},
+     "for FP8 weights, int8 for Q4_K, else bf16. CPU: int8 (Q4_K, Q5_K, Q6_K; with AVX-512 or AMX) and bf16 "
+     "(quantised weights; with AMX) are faster for prompts and many sequences, slower for one"},
     {IN_MODEL | IN_SERVE, "-hf -hfr --hf-repo", "OWNER/REPO[:QUANT]", TEXT, AT(hf_repo), NULL, 0, 0,
      "the same as -m hf:OWNER/REPO[:QUANT]"},
     {IN_MODEL | IN_SERVE, "-hff --hf-file", "FILE", TEXT, AT(hf_file), NULL, 0, 0,

@@ -394,9 +394,9 @@ typedef enum sluice_speculate {
 /* What products of prompts are computed with on a GPU: of steps with more rows than kernels for few rows
  * take, 128 to 256 by weight type. AUTO: FP8 for FP8 weights, INT8 for Q4_K, else BF16. INT8 and FP8 round
  * quantised weights and activations once more, to eight bits with a scale for 256 or 128 columns; weights
- * that these do not take, and experts, stay with BF16, and sluice_plan_describe says why. On a CPU with AMX,
- * BF16 computes some quantised types in BF16 whatever the rows: faster for many, slower for one. Elsewhere on
- * the CPU it has no effect. */
+ * that these do not take, and experts, stay with BF16, and sluice_plan_describe says why. On a CPU
+ * the choice holds whatever the rows, and is faster for many and slower for one: INT8 for Q4_K, Q5_K and Q6_K
+ * with AVX-512 or AMX, BF16 for some quantised types with AMX. AUTO is neither there. */
 typedef enum sluice_prompt_precision {
     SLUICE_PROMPT_AUTO,
     SLUICE_PROMPT_BF16,

@@ -47,6 +47,7 @@
  *     int8    values [rows][32]; f32 scale [rows]; two planes of 32-bit numbers [rows], see matmul_tiles.h
  *     bf16    [rows][32]; for panels of runs [16][rows][2], columns i and 16 + i in pairs, of 16 rows each
  *     f32     [rows][32]
+ *     int8 for 256 columns: see matmul_s8.h
  * with zeros past the last column. Tiles of a batch follow each other.
  *
  * A kernel adds the products of one chunk of columns, for one tile and one panel, to sums [rows][SL_PANEL]

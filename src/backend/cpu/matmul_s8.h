@@ -1,9 +1,9 @@
 /* Quantised weights and activations as int8, both with a scale for 256 columns. Included by the matmul.c of
  * tiers that have vectors of 512 bits, after matmul_tiles.h.
  *
- * Class "s8/256": a product's sum over 256 columns is an exact integer, so that vectors and tiles give the same
- * bits; as f32 it is multiplied by both scales' product, itself rounded, fused with the addition to the running
- * sum, from left to right.
+ * Class "s8/256": a product's sum over 256 columns is an exact integer, so that vectors and tiles give the
+ * same bits; as f32 it is multiplied by both scales' product, itself rounded, fused with the addition to the
+ * running sum, from left to right.
  *
  * A weight is `scale * number - minimum` with a scale and a minimum for 32 columns, or for 16. With `largest`
  * the largest size that these and the least and the largest number allow in 256 columns, its int8 is
@@ -28,8 +28,8 @@ enum {
     S8_QUADS = SL_MATMUL_GROUP / 4,
 };
 
-/* A tile of x: of every 256 columns values [256 / S8_STEP][rows][S8_STEP], scales f32 [rows], and 32-bit integers [rows]: what
- * makes up for weights that are 128 too large. */
+/* A tile of x: of every 256 columns values [256 / S8_STEP][rows][S8_STEP], scales f32 [rows], and 32-bit
+ * integers [rows]: what makes up for weights that are 128 too large. */
 SL_ALWAYS_INLINE void s8_pack_row(const sl_matmul_source *source) {
     const uint64_t padded = sl_codes_padded(SL_CODES_Q8_256, (uint64_t)source->x->width);
     const unsigned char *row = sl_cpu_codes(source->x, source->row);
@@ -111,7 +111,7 @@ SL_ALWAYS_INLINE vf s8_add(vi dot, const unsigned char *x_scale, vf scale, vf su
     return vf_fma(_mm512_cvtepi32_ps(dot), vf_mul(scale, broadcast_f32(x_scale)), sum);
 }
 
-/* Sums of 256 columns, where they can be read by a number that is no constant. */
+/* Sums of 256 columns, where they can be read by a index that is no constant. */
 typedef struct s8_dots {
     int32_t of[S8_ROWS][SL_PANEL];
 } s8_dots;
@@ -162,8 +162,8 @@ SL_ALWAYS_INLINE void s8_tile(const sl_qtype type, const int rows, const sl_matm
                 prefetch_group(type, share);
                 share += share_bytes(type);
                 const int group = p * period_groups(type) + phase;
-                const unsigned char *step =
-                    x + group * SL_MATMUL_GROUP / S8_STEP * rows * S8_STEP + group * SL_MATMUL_GROUP % S8_STEP;
+                const unsigned char *step = x + group * SL_MATMUL_GROUP / S8_STEP * rows * S8_STEP +
+                                            group * SL_MATMUL_GROUP % S8_STEP;
                 const unsigned char *period = weights;
                 __asm__ volatile("" : "+r"(period)); /* see int_tile */
                 SL_UNROLL for (int quad = 0; quad < S8_QUADS; quad++) {

@@ -137,8 +137,7 @@ SL_ALWAYS_INLINE void quantize_group(const float *x, sl_q8_32 row, int32_t group
 SL_ALWAYS_INLINE float quantize_codes(const float *x, unsigned char *codes) {
     vi magnitudes = vi_zero();
     for (int i = 0; i < SL_Q8_256_GROUP; i += VN) {
-        magnitudes =
-            vi_max_unsigned(magnitudes, vi_and(vi_bits(vf_load(x + i)), vi_set1(0x7fffffff)));
+        magnitudes = vi_max_unsigned(magnitudes, vi_and(vi_bits(vf_load(x + i)), vi_set1(0x7fffffff)));
     }
     const float largest = sl_f32_from_bits(vi_largest_unsigned(magnitudes));
     if (!(largest >= SL_Q8_32_ZERO_BELOW && largest <= 3.40282347e+38f)) {

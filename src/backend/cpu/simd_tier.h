@@ -49,17 +49,17 @@ SL_TIER_DECLINES(cache_write);
  * linear     integers are exact, so int8 differs from plain only by the rounding of one float product and sum
  * per group: 2^-24 of a running sum that may be some times the result, over a few hundred groups. Chains of a
  *            few thousand float products: likewise. bf16 pairs: both factors are exact, sums as for floats.
- * attention  an error of a score, 2^-24 of the largest terms of its dot product, is a relative one of its
- *            probability; scores with outliers reach some hundred. The same as plain's own against double.
- *            Split into two BF16, numbers keep 16 bits: 2^-17 of those terms, some thousandths where scores
- *            have outliers and 2^-13 where not.
- * the rest   a few roundings of an element, or of a sum of squares; elements may be tens of root mean
- * squares.
- * delta_scan, ssm_scan  a row's rounding stays in the state for as long as the decay lets it.
+ * s8         weights of both are rounded to int8, but with scales that differ: half of 2^-7 of the largest
+ * each, independently. attention  an error of a score, 2^-24 of the largest terms of its dot product, is a
+ * relative one of its probability; scores with outliers reach some hundred. The same as plain's own against
+ * double. Split into two BF16, numbers keep 16 bits: 2^-17 of those terms, some thousandths where scores have
+ * outliers and 2^-13 where not. the rest   a few roundings of an element, or of a sum of squares; elements
+ * may be tens of root mean squares. delta_scan, ssm_scan  a row's rounding stays in the state for as long as
+ * the decay lets it.
  */
 #define SL_SCAN_TOLERANCE 3e-5f
-#define SL_S8_ROUNDING 6e-2f
 #define SL_LINEAR_TOLERANCE 3e-5f
+#define SL_S8_TOLERANCE 6e-2f
 #define SL_ATTENTION_TOLERANCE 1e-4f
 #define SL_SPLIT_TOLERANCE 5e-3f
 #define SL_ROWS_TOLERANCE 1e-5f
@@ -80,16 +80,17 @@ SL_TIER_DECLINES(cache_write);
         .isa = SL_TIER_ISA, .weight_type = SL_QTYPE_##ID, .run = SL_TIER(linear)                             \
     }
 
-/* Weights rounded to int8 for 256 columns; `when`: SL_PRECISION_BIT. */
-#define SL_S8_ROW(ID, type_name, when, tier)                                                                 \
+/* Asked for with --prompt-precision int8: as of bf16 on AMX, one sequence's weights cost more than they gain.
+ */
+#define SL_S8_ROW(ID, type_name, tier)                                                                       \
     {                                                                                                        \
         .kernel = {.name = "linear/" type_name ".s8/" #tier,                                                 \
                    .op = SL_OP_LINEAR,                                                                       \
                    .numeric_class = "s8/256",                                                                \
                    .activation = SL_VALUE_Q8_256,                                                            \
-                   .tolerance = SL_S8_ROUNDING,                                                              \
+                   .tolerance = SL_S8_TOLERANCE,                                                             \
                    .batched = true,                                                                          \
-                   .precisions = when,                                                                       \
+                   .precisions = SL_PRECISION_BIT(INT8),                                                     \
                    .declines = SL_TIER(linear_declines),                                                     \
                    .packed_bytes = sl_matmul_packed_bytes_32,                                                \
                    .pack = sl_matmul_pack_32,                                                                \
@@ -98,9 +99,7 @@ SL_TIER_DECLINES(cache_write);
         .isa = SL_TIER_ISA, .weight_type = SL_QTYPE_##ID, .run = SL_TIER(linear)                             \
     }
 #define SL_S8_ROWS(tier)                                                                                     \
-    SL_S8_ROW(Q4_K, "q4_k", SL_PRECISION_BIT(AUTO) | SL_PRECISION_BIT(INT8), tier),                          \
-        SL_S8_ROW(Q5_K, "q5_k", SL_PRECISION_BIT(INT8), tier),                                               \
-        SL_S8_ROW(Q6_K, "q6_k", SL_PRECISION_BIT(INT8), tier)
+    SL_S8_ROW(Q4_K, "q4_k", tier), SL_S8_ROW(Q5_K, "q5_k", tier), SL_S8_ROW(Q6_K, "q6_k", tier)
 
 #define SL_TIER_ROW(ID, op_name, class_name, difference, tier, bytes)                                        \
     SL_TIER_ENTRY(ID, op_name, class_name, difference, tier, bytes, false)

@@ -505,9 +505,9 @@ SL_EACH_INT_TYPE(INT_TILES)
 
 /* ---- quantised weights and activations as integers with scales for 256 columns ----
  *
- * Class "s8/256", as matmul_s8.h has it. Two tiles of x by two of weights, 64 columns at a time; behind 256 the
- * four tiles of sums go through memory to the vectors, which scale them while the next columns are multiplied.
- * Few rows are the AVX-512 tier's. */
+ * Class "s8/256", as matmul_s8.h has it. Two tiles of x by two of weights, 64 columns at a time; behind 256
+ * the four tiles of sums go through memory to the vectors, which scale them while the next columns are
+ * multiplied. Few rows are the AVX-512 tier's. */
 enum { S8_TILE_ROWS = 2 * SL_TILE_ROWS, S8_FEW_ROWS = 8, S8_TILES = 4 };
 
 static void s8_begin(int32_t rows) {

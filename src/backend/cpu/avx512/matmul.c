@@ -138,7 +138,7 @@ static const sl_matmul_tile s8_of_many[SL_MATMUL_TILE] = SL_LONG_TILE_LIST(s8_of
 static const sl_matmul_type s8_types[SL_QTYPE_COUNT] = {SL_EACH_S8_TYPE(S8_ROW)};
 
 #define SL_MATMUL_TYPE(row)                                                                                  \
-    ((row)->kernel.activation == SL_VALUE_BF16    ? &bf16_pairs                                              \
+    ((row)->kernel.activation == SL_VALUE_BF16     ? &bf16_pairs                                             \
      : (row)->kernel.activation == SL_VALUE_Q8_256 ? &s8_types[(row)->weight_type]                           \
                                                    : &matmul_types[(row)->weight_type])
 
