@@ -73,7 +73,8 @@ void sl_team_judge(sl_team *team, const sl_team_seen *seen, int64_t now) {
     if (idle && team->before > 0) {
         /* What the smaller team would have done meanwhile, and this one did not. */
         const double missed = 1 - (at_work - delayed) / team->before;
-        team->lost += missed > 0 ? (int64_t)(missed * taken) : 0;
+        /* The end of a wait may be counted with the next runs, which are less than nothing then. */
+        team->lost += missed > 1 ? seen->taken : missed > 0 ? (int64_t)(missed * taken) : 0;
     }
     /* One time alone may be chance: another program's start, a burst of packets. */
     if (idle && (team->was_idle || team->began || team->size > team->useful)) {

@@ -253,6 +253,16 @@ static void trials_lose_what_went_badly(void **state) {
     judged(&team, (int[16]){90}, 2);
     assert_int_equal(team.size, 15);
     assert_true(team.trial_at <= (2 * 20 + 20 * 40) * MILLISECOND);
+    /* Nor more than it took. */
+    assert_true(sl_team_try(&team, team.trial_at));
+    const int64_t now = team.trial_at;
+    const sl_team_seen late = {.taken = 20 * MILLISECOND,
+                               .waited = 900 * MILLISECOND,
+                               .delayed = 19 * MILLISECOND,
+                               .kept = 19 * MILLISECOND};
+    sl_team_judge(&team, &late, now);
+    assert_int_equal(team.size, 15);
+    assert_int_equal(team.trial_at, now + 20 * late.taken);
 }
 
 int main(void) {
