@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/cpu.h"
 #include "base/log.h"
+#include "base/team.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -21,12 +22,10 @@
 
 /* An op is microseconds long, so whoever waits for the others spins at first, and a run takes all threads. On
  * a machine that others use as well neither holds: the one waited for may not be running at all. Spinning
- * then takes the processor from it, and each meeting of the threads costs a time slice. So a pool judges its
- * runs. What the kernel says of its threads' delays tells whether processors are short, and then nobody spins
- * beyond the first rounds. The time that threads wait for each other, against the time that runs take, tells
- * how many of them are at work at once, `threads - waited / taken`; one alone would need that many times as
- * long. Where processors are short and that is little, the others cost more than they bring: for a while a
- * smaller *team* makes the runs. */
+ * then takes the processor from it, and each meeting of the threads costs a time slice. So a pool measures
+ * its runs: how long threads wait for each other, and what the kernel says of their delays. Where processors
+ * are short nobody spins beyond the first rounds, and for a while a smaller *team* may make the runs
+ * (base/team.h). */
 enum {
     FIRST_ROUNDS = 256,        /* without a look at the clock */
     ROUNDS_PER_LOOK = 64,      /* from then on */
@@ -35,15 +34,6 @@ enum {
     TEAM_MASK = (1 << TEAM_BITS) - 1,
     MOST_THREADS = 1024,
 };
-
-enum { MILLISECOND = 1000000 };
-static const int64_t JUDGED = 10 * MILLISECOND; /* of runs, before the team is judged */
-/* From a team's shrinking to the trial of a larger one; each trial that fails doubles it. */
-static const int64_t FIRST_TRIAL = 20 * MILLISECOND, LAST_TRIAL = 200 * MILLISECOND;
-
-/* Parts of the time that threads could work. */
-static const double CONTENDED = 0.25; /* without a processor: more than the caller's own other threads take */
-static const double SHRINK = 0.65;    /* at work, when contended: fewer threads do as much */
 
 /* What threads wait for: that the word's upper part changes, which counts. The lower one, of TEAM_BITS, says
  * how many threads that is for, or how many are here. It has a cache line of its own, and one word for both,
@@ -58,13 +48,13 @@ typedef struct worker {
     sl_pool *pool;
     pthread_t thread;
     int index;
-    int member;    /* of the run's team */
-    int64_t delay; /* when it was measured last */
+    int member;      /* of the run's team */
+    int64_t delay;   /* when the team was judged last, or began */
+    int64_t delayed; /* since */
 } worker;
 
 struct sl_pool {
     int threads;
-    int useful;  /* that can run at once: the team is not made larger again than this */
     int started; /* workers whose thread runs */
     worker *workers;
     sl_pool_function function;
@@ -73,18 +63,13 @@ struct sl_pool {
     waiting barriers; /* counts them; below, how many threads have come to the next */
     _Atomic int stop;
     cpu_set_t *callers; /* processors that the caller of a run may use meanwhile; NULL: all */
-    int team;           /* that makes the next run, or this one; changes between runs */
+    sl_team team;       /* that makes the next run, or this one; changes between runs */
     /* What runs were like since the team was judged. */
-    _Atomic int64_t waited;  /* nanoseconds at barriers beyond the first rounds, of all threads */
-    _Atomic int64_t delayed; /* nanoseconds without a processor, of all threads */
-    bool measures;           /* in this run, or the next one, threads look how long they were delayed */
-    bool compares;           /* all of them have looked before */
-    int64_t taken;           /* nanoseconds from begin to end */
-    /* What came out. */
-    _Atomic bool contended; /* threads lose their processors to others: do not spin */
-    bool was_idle;          /* so little of the team was at work that it would have been made smaller */
-    bool on_trial;          /* the team was made larger to see what comes of it */
-    int64_t trial_at, trial_after; /* when to do that next, and for how long not after it has failed */
+    _Atomic int64_t waited; /* nanoseconds at barriers beyond the first rounds, of all threads */
+    int64_t taken;          /* nanoseconds from begin to end */
+    bool begins;            /* this run, or the next one, is the team's first: threads look at their delays */
+    bool measures;          /* at its end they look how long they were delayed */
+    _Atomic bool contended; /* the team's, for all threads */
 };
 
 static void cpu_relax(void) {
@@ -155,7 +140,7 @@ static void change(waiting *w, unsigned seen, unsigned lower) {
 
 void sl_pool_barrier(sl_pool *pool) {
     /* Once the last thread is counted the run may be over, and the next have another team. */
-    const int team = pool->team;
+    const int team = pool->team.size;
     if (team == 1) {
         return;
     }
@@ -173,7 +158,7 @@ void sl_pool_barrier(sl_pool *pool) {
 /* Calls the team. */
 static void start_run(sl_pool *pool) {
     const unsigned seen = atomic_load_explicit(&pool->runs.word, memory_order_relaxed);
-    change(&pool->runs, seen, (unsigned)pool->team);
+    change(&pool->runs, seen, (unsigned)pool->team.size);
 }
 
 /* Nanoseconds that the calling thread was ready to run and had no processor, since it began: the second
@@ -193,11 +178,12 @@ static int64_t delay_of_thread(void) {
 
 /* One thread's part of a run. */
 static void take_part(sl_pool *pool, worker *self) {
-    pool->function(pool->context, self->member, pool->team);
+    if (pool->begins) {
+        self->delay = delay_of_thread();
+    }
+    pool->function(pool->context, self->member, pool->team.size);
     if (pool->measures) {
-        const int64_t delay = delay_of_thread();
-        atomic_fetch_add_explicit(&pool->delayed, delay - self->delay, memory_order_relaxed);
-        self->delay = delay;
+        self->delayed = delay_of_thread() - self->delay;
     }
     sl_pool_barrier(pool);
 }
@@ -232,12 +218,10 @@ int sl_pool_create(int threads, sl_pool **out, sl_error *error) {
         sl_free(workers);
         return sl_fail(error, SL_ERR_NOMEM, "out of memory for %d threads", threads);
     }
-    const int processors = sl_cpu_count();
-    pool->threads = pool->team = threads;
-    pool->useful = threads < processors ? threads : processors;
-    pool->trial_after = FIRST_TRIAL;
-    pool->measures = true;
-    atomic_store(&pool->contended, threads > processors);
+    pool->threads = threads;
+    pool->team = sl_team_begin(threads, sl_cpu_count());
+    pool->begins = threads > 1;
+    atomic_store(&pool->contended, pool->team.contended);
     pool->workers = workers;
     for (int i = 1; i < threads; i++) {
         workers[i].pool = pool;
@@ -301,54 +285,36 @@ int sl_pool_threads(const sl_pool *pool) {
     return pool->threads;
 }
 
-static void set_team(sl_pool *pool, int team, int64_t now) {
-    if (team < pool->team) {
-        /* A trial that failed is not repeated as soon. */
-        const int64_t doubled = 2 * pool->trial_after;
-        pool->trial_after = !pool->on_trial ? FIRST_TRIAL : doubled < LAST_TRIAL ? doubled : LAST_TRIAL;
-        pool->trial_at = now + pool->trial_after;
-    }
-    pool->team = team;
-}
-
 static void judge(sl_pool *pool, int64_t now) {
-    const double all = (double)pool->team * (double)pool->taken;
-    const double waited = (double)atomic_exchange_explicit(&pool->waited, 0, memory_order_relaxed);
-    const double delayed = (double)atomic_exchange_explicit(&pool->delayed, 0, memory_order_relaxed);
-    const double at_work = (all - waited) / (double)pool->taken;
-    const bool contended = pool->team > pool->useful || delayed > CONTENDED * all;
-    atomic_store_explicit(&pool->contended, contended, memory_order_relaxed);
-    const bool idle = contended && at_work < SHRINK * pool->team;
-    /* One time alone may be chance: another program's start, a burst of packets. */
-    if (idle && (pool->was_idle || pool->on_trial || pool->team > pool->useful)) {
-        const int team = (int)(at_work + 0.5);
-        set_team(pool, team < 1 ? 1 : team < pool->team ? team : pool->team - 1, now);
+    sl_team_seen seen = {.taken = pool->taken,
+                         .waited = atomic_load_explicit(&pool->waited, memory_order_relaxed)};
+    for (int member = 0; member < pool->team.size; member++) {
+        worker *w = &pool->workers[sl_pool_thread_of(pool->threads, member, pool->team.size)];
+        sl_team_add_delay(&seen, w->delayed);
+        w->delay += w->delayed;
     }
-    pool->was_idle = idle;
-    pool->on_trial = false;
+    sl_team_judge(&pool->team, &seen, now);
+    atomic_store_explicit(&pool->contended, pool->team.contended, memory_order_relaxed);
 }
 
-/* Between runs. Judges when enough has been seen from one measuring run to another, and tries larger teams.
- */
+/* Between runs. Judges when enough has been seen, and tries larger teams. */
 static void look_back(sl_pool *pool, int64_t begin, int64_t now) {
+    const int size = pool->team.size;
     pool->taken += now - begin;
-    if (pool->measures) {
-        if (pool->compares) {
-            judge(pool, now);
-        } else {
-            atomic_store_explicit(&pool->waited, 0, memory_order_relaxed);
-            atomic_store_explicit(&pool->delayed, 0, memory_order_relaxed);
-        }
-        pool->compares = true;
+    bool ends = false;
+    if (pool->measures && pool->taken >= SL_TEAM_JUDGED) {
+        judge(pool, now);
+        ends = true;
+    }
+    ends = sl_team_try(&pool->team, now) || ends;
+    if (ends) {
+        atomic_store_explicit(&pool->waited, 0, memory_order_relaxed);
         pool->taken = 0;
     }
-    pool->measures = pool->team > 1 && pool->taken >= JUDGED;
-    if (pool->team < pool->useful && now >= pool->trial_at) {
-        const int twice = 2 * pool->team;
-        set_team(pool, twice < pool->useful ? twice : pool->useful, now);
-        pool->on_trial = pool->measures = true;
-        pool->compares = false;
-    }
+    pool->begins = pool->team.size != size;
+    /* To look costs a few calls of the system, so that most runs do without. */
+    pool->measures =
+        pool->team.size > 1 && (pool->taken >= SL_TEAM_JUDGED || sl_team_is_unsettled(&pool->team));
 }
 
 /* What a caller may use is its own again when the run is over. */
@@ -366,7 +332,7 @@ void sl_pool_run(sl_pool *pool, sl_pool_function function, void *context) {
     pool->function = function;
     pool->context = context;
     const int64_t begin = pool->threads > 1 ? sl_nanoseconds_now() : 0;
-    if (pool->team > 1) {
+    if (pool->team.size > 1) {
         start_run(pool);
     }
     if (pool->callers) {
