@@ -14,7 +14,7 @@ enum {
     MOST_MIXED_ROWS = 256 /* of more, those of one row each are few beside the others */
 };
 #define MOST_SCRATCH (UINT64_C(256) << 20)
-#define MOST_RANGES_SCRATCH (UINT64_C(512) << 20)
+#define MOST_RANGES_SCRATCH (UINT64_C(1) << 30)
 
 static cudaError_t merge_chunks(const sl_cuda_context *context, const mma_args *args, int32_t rows,
                                 int32_t size, cudaStream_t stream) {
@@ -156,7 +156,7 @@ static const char *few_rows_decline(const sl_kernel *kernel, const sl_kernel_que
     const int32_t runs = (rows * (attention->heads / group->kv_heads) + units - 1) / units * group->kv_heads;
     return ranged && 4 * runs >= 3 * sl_cuda_facts_of(query->backend)->processors
                ? "has rows enough for all processors without ranges"
-           : ranges_workspace(kernel, query) > MOST_RANGES_SCRATCH ? "its ranges would take more than 512 MiB"
+           : ranges_workspace(kernel, query) > MOST_RANGES_SCRATCH ? "its ranges would take more than 1 GiB"
                                                                    : NULL;
 }
 
