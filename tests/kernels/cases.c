@@ -471,7 +471,7 @@ enum {
     WHOLE_SHAPES = 20,                    /* of these, the first ones, in one step */
     LATE_SHAPES = 30,                     /* and these with keys that nobody sees */
     RECALLED = 20,                        /* and of what rows left */
-    UNEVEN_SHAPES = ATTENTION_SHAPES - 4, /* and the last ones, from here on, with uneven spans */
+    UNEVEN_SHAPES = ATTENTION_SHAPES - 5, /* and the last ones, from here on, with uneven spans */
 };
 
 /* Span s ends with one row in step s, if steps take as many of each; the first has what is left. */

@@ -228,10 +228,11 @@ static kt_case first_rows(const kt_case *c, int32_t rows) {
 }
 
 /* Kernels of one class give the same bits, whatever the rows of a bucket: the first rows by all of the class,
- * in buckets of several sizes. On the CPU, where a plan has one bucket, tiers are compared, in one size. */
+ * in buckets of several sizes, and all rows. On the CPU, where a plan has one bucket, tiers are compared, in
+ * one size. */
 static bool check_class(const suite *s, const sl_kernel *kernel, const kt_case *c, const kt_result *whole,
                         kt_random *random) {
-    static const int32_t sizes[] = {1, 3, 4, 8, 30, 96, 128, 256};
+    static const int32_t sizes[] = {1, 3, 4, 8, 30, 96, 128, INT32_MAX, 256};
     const size_t size_count = sizeof sizes / sizeof *sizes;
     int32_t count = 0;
     const sl_kernel *const *kernels = s->backend->functions->kernels(s->backend, &count);

@@ -22,7 +22,7 @@ static const sl_latent_type *type_of(sl_qtype type) {
 }
 
 static int32_t splits_of(int32_t table_width) {
-    return latent_chunk_of(table_width - 1) + 1;
+    return growing_chunk_of(table_width - 1) + 1;
 }
 
 static uint64_t workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
@@ -50,7 +50,7 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
     if (attention->both_sides) {
         return "looks back only";
     }
-    if (attention->first >= MMA_KEYS << LATENT_CHUNK_SHIFT) {
+    if (attention->first >= MMA_KEYS << GROWING_CHUNK_SHIFT) {
         return "looks back to one of the first 256 keys";
     }
     if (bytes == 0) {

@@ -23,10 +23,10 @@ enum { LATENT_WARPS = 4, LATENT_KEYS = MMA_KEYS / LATENT_WARPS }; /* that share 
 struct latent_chunks {
     static constexpr bool LATE = true; /* rows may see no key at all */
     static __device__ __forceinline__ int32_t of(int32_t tile) {
-        return latent_chunk_of(tile);
+        return growing_chunk_of(tile);
     }
     static __device__ __forceinline__ int32_t begin(int32_t chunk) {
-        return latent_chunk_begin(chunk);
+        return growing_chunk_begin(chunk);
     }
 };
 
@@ -86,9 +86,9 @@ static __device__ __forceinline__ void latent_meet(const latent_warp &warp) {
 static __device__ __forceinline__ int32_t latent_next_tile(const mma_walk &w, int32_t tile) {
     do {
         tile++;
-        if (w.skip > 0 && tile % (1 << LATENT_CHUNK_SHIFT) == 0) {
-            const int32_t chunk = latent_chunk_of(tile);
-            tile = latent_chunk_begin(chunk) == tile ? latent_chunk_begin(chunk + w.skip) : tile;
+        if (w.skip > 0 && tile % (1 << GROWING_CHUNK_SHIFT) == 0) {
+            const int32_t chunk = growing_chunk_of(tile);
+            tile = growing_chunk_begin(chunk) == tile ? growing_chunk_begin(chunk + w.skip) : tile;
         }
     } while (tile <= w.last_tile && w.table[tile] < 0);
     return tile;
@@ -396,8 +396,8 @@ static __global__ void __launch_bounds__(latent_shape<TYPE, SIZE, VALUES, MS, ST
             mma_fetch<SHAPE, TYPE, SIZE>(w, next, true, at.k);
         }
         const bool last = next > w.last_tile;
-        const int32_t chunk = latent_chunk_of(tile);
-        if (last || latent_chunk_of(next) != chunk) {
+        const int32_t chunk = growing_chunk_of(tile);
+        if (last || growing_chunk_of(next) != chunk) {
             latent_add_sums<SHAPE, MS>(&state, warp);
             mma_end_chunk<true, latent_chunks>(args, w, warp.mma, chunk, last, &state);
             float2 *before = warp.mma.totals;

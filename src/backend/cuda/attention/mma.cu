@@ -10,12 +10,14 @@ enum {
     MOST_FUSED_ROWS = 8, /* with heads made in the same launch */
     FEW_SPANS = 8,       /* up to which a step's sequences are too few to give every block whole rows */
     LEAST_WGMMA_ROWS = 64,
+    MOST_RANGED_ROWS = 448,
     MOST_MIXED_ROWS = 256 /* of more, those of one row each are few beside the others */
 };
 #define MOST_SCRATCH (UINT64_C(256) << 20)
+#define MOST_RANGES_SCRATCH (UINT64_C(1) << 30)
 
-static cudaError_t merge(const sl_cuda_context *context, const mma_args *args, int32_t rows, int32_t size,
-                         cudaStream_t stream) {
+static cudaError_t merge_chunks(const sl_cuda_context *context, const mma_args *args, int32_t rows,
+                                int32_t size, cudaStream_t stream) {
     const dim3 grid((unsigned)rows, (unsigned)args->attention.heads);
     if (size <= MERGE_THREADS) {
         mma_merge_kernel<mma_chunks, 1, 16><<<grid, MERGE_THREADS, 0, stream>>>(*context, *args);
@@ -34,6 +36,43 @@ static int32_t splits_of(int32_t table_width) {
 
 static int32_t size_of(const sl_cache_group *group) {
     return group->key_size > group->value_size ? group->key_size : group->value_size;
+}
+
+template <typename CUT>
+static cudaError_t merge_ranges(const sl_cuda_context *context, const mma_args *args, int32_t rows,
+                                int32_t size, cudaStream_t stream) {
+    const int32_t blocks = (rows * args->attention.heads + MERGE_ROWS - 1) / MERGE_ROWS;
+    const sl_launch_shape shape = {dim3((unsigned)blocks), dim3(MERGE_THREADS), 0};
+    return size <= 128
+               ? sl_launch(context, stream, shape, mma_merge_ranges_kernel<CUT, 1, 8>, *context, *args)
+           : size <= 256
+               ? sl_launch(context, stream, shape, mma_merge_ranges_kernel<CUT, 2, 4>, *context, *args)
+               : sl_launch(context, stream, shape, mma_merge_ranges_kernel<CUT, 4, 2>, *context, *args);
+}
+
+/* Keys that a row can see. */
+static int32_t most_keys_of(const sl_cache_group *group, int32_t keys) {
+    const int32_t window = sl_group_window(group), seen = window < 0 ? -window : window;
+    return seen > 0 && seen < keys ? seen : keys;
+}
+
+/* Ranges of keys that wgmma leaves of a row, at most; 1: rows see too few keys to cut them. */
+static int32_t ranges_of(const sl_cache_group *group, int32_t table_width, bool chunks) {
+    const int32_t keys = most_keys_of(group, table_width * SL_PAGE_TOKENS);
+    const int32_t tiles = chunks ? (int32_t)MMA_CHUNK_TILES : (int32_t)RANGE_TILES,
+                  least = tiles * SL_PAGE_TOKENS;
+    const int32_t all = chunks ? splits_of(table_width) : mma_range_of(table_width - 1) + 1;
+    const int32_t most = (keys + least - 2) / least + 1;
+    return keys <= RANGE_TILES * SL_PAGE_TOKENS ? 1 : most < all ? most : all;
+}
+
+static uint64_t ranges_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+    const sl_op_attention *attention = &query->op->u.attention;
+    const sl_cache_group *group = &query->program->groups[attention->place.group];
+    const int32_t ranges = ranges_of(group, sl_table_width(query->limits->context), kernel->deterministic);
+    return ranges == 1 ? 0
+                       : (uint64_t)query->rows[SL_ROWS_STEP] * (uint64_t)attention->heads * (uint64_t)ranges *
+                             (uint64_t)(DECODE_HEAD + group->value_size) * sizeof(float);
 }
 
 /* Rows whose parts several blocks may have: of more, a block has a row's parts all. */
@@ -59,6 +98,21 @@ static uint64_t decode_workspace(const sl_kernel *kernel, const sl_kernel_query 
            (uint64_t)(DECODE_HEAD + group->value_size) * sizeof(float);
 }
 
+/* What a launch left in parts. */
+static cudaError_t merge(const sl_cuda_context *context, const sl_cuda_op *op, const mma_args *args,
+                         cudaStream_t stream) {
+    const int32_t rows = op->rows[SL_ROWS_STEP];
+    const int32_t size = op->program->groups[args->attention.place.group].value_size;
+    switch (op->kernel->arrangement) {
+    case SL_CUDA_MMA_ROWS16:
+        return merge_chunks(context, args, rows, size, stream);
+    case SL_CUDA_WGMMA_RANGES_DET:
+        return merge_ranges<mma_chunks>(context, args, rows, size, stream);
+    default:
+        return merge_ranges<mma_ranges>(context, args, rows, size, stream);
+    }
+}
+
 static const struct cache_type {
     const sl_mma_type *mma;
     const sl_decode_type *decode;
@@ -78,6 +132,32 @@ static const cache_type *type_of(sl_qtype type) {
 
 static int32_t decode_most_rows(int32_t span_rows) {
     return span_rows == 1 ? DECODE_MOST_SPANS : DECODE_MOST_ROWS;
+}
+
+static bool is_ranged(sl_cuda_arrangement arrangement) {
+    return arrangement == SL_CUDA_WGMMA_RANGES || arrangement == SL_CUDA_WGMMA_RANGES_DET;
+}
+
+/* What only the kernels refuse that stand in front of those for generation, as they take some of its steps.
+ */
+static const char *few_rows_decline(const sl_kernel *kernel, const sl_kernel_query *query) {
+    const sl_op_attention *attention = &query->op->u.attention;
+    const sl_cache_group *group = &query->program->groups[attention->place.group];
+    const bool ranged = is_ranged(((const sl_cuda_kernel *)kernel)->arrangement);
+    const int32_t rows = query->rows[SL_ROWS_STEP], units = size_of(group) > 256 ? 64 : 128;
+    const bool few = rows <= DECODE_MOST_ROWS;
+    if (query->span_rows == 1 || (few && 2 * query->limits->sequences > rows)) {
+        return "leaves steps of a row of each sequence to others";
+    }
+    if ((ranged || few) &&
+        ranges_of(group, sl_table_width(query->limits->context), kernel->deterministic) == 1) {
+        return "takes rows that see more than 1024 keys";
+    }
+    const int32_t runs = (rows * (attention->heads / group->kv_heads) + units - 1) / units * group->kv_heads;
+    return ranged && 4 * runs >= 3 * sl_cuda_facts_of(query->backend)->processors
+               ? "has rows enough for all processors without ranges"
+           : ranges_workspace(kernel, query) > MOST_RANGES_SCRATCH ? "its ranges would take more than 1 GiB"
+                                                                   : NULL;
 }
 
 static bool is_decode(sl_cuda_arrangement arrangement) {
@@ -108,9 +188,11 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
     const sl_cuda_kernel *row = (const sl_cuda_kernel *)kernel;
     const sl_op_attention *attention = &query->op->u.attention;
     const sl_cache_group *group = &query->program->groups[attention->place.group];
-    const bool wgmma_split = row->arrangement == SL_CUDA_WGMMA_PROMPT_DET;
+    const bool wgmma_split =
+        row->arrangement == SL_CUDA_WGMMA_PROMPT_DET || row->arrangement == SL_CUDA_WGMMA_RANGES_DET;
     const bool mixed = row->arrangement == SL_CUDA_DECODE_PROMPT;
-    const bool wgmma = row->arrangement == SL_CUDA_WGMMA_PROMPT || wgmma_split || mixed;
+    const bool ranges = is_ranged(row->arrangement) || mixed;
+    const bool wgmma = row->arrangement == SL_CUDA_WGMMA_PROMPT || wgmma_split || ranges;
     const bool few = !wgmma && row->arrangement != SL_CUDA_MMA_PROMPT;
     const sl_cuda_facts *facts = sl_cuda_facts_of(query->backend);
     const sl_qtype type = query->cache_type;
@@ -154,7 +236,11 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
     if (!(attention->scale > 0)) {
         return "takes positive scales";
     }
-    if (kernel->workspace && kernel->workspace(kernel, query) > MOST_SCRATCH) {
+    const char *reason = ranges ? few_rows_decline(kernel, query) : NULL;
+    if (reason) {
+        return reason;
+    }
+    if (!ranges && kernel->workspace && kernel->workspace(kernel, query) > MOST_SCRATCH) {
         return "its parts would take more than 256 MiB";
     }
     if (is_decode(row->arrangement)) {
@@ -175,33 +261,55 @@ static cudaError_t prepare(const sl_cuda_facts *facts) {
     return code;
 }
 
-/* Up to 16, up to 64, or more rows by mma, or by wgmma. */
-static SL_CUDA_RUN(run) {
+static mma_args args_of(const sl_cuda_context *context, const sl_cuda_op *op) {
     const sl_cuda_arrangement arrangement = op->kernel->arrangement;
-    const bool split = arrangement == SL_CUDA_MMA_ROWS16, few = split || arrangement == SL_CUDA_MMA_ROWS64;
     const sl_op_attention *attention = &op->op->u.attention;
     const sl_cache_group *group = &op->program->groups[attention->place.group];
-    const mma_args args = {*attention,
-                           op->in[0],
-                           op->in[1],
-                           op->out[0],
-                           (const float *)op->weights[0].data,
-                           split ? (float *)op->scratch : NULL,
-                           split ? splits_of(context->table_width) : 1,
-                           1,
-                           attention->heads / group->kv_heads,
-                           arrangement == SL_CUDA_DECODE_PROMPT,
-                           {}};
+    const bool beside = arrangement == SL_CUDA_DECODE_PROMPT, det = op->kernel->kernel.deterministic;
+    const int32_t splits = arrangement == SL_CUDA_MMA_ROWS16  ? splits_of(context->table_width)
+                           : beside || is_ranged(arrangement) ? ranges_of(group, context->table_width, det)
+                                                              : 1;
+    const bool partial = splits > 1 || arrangement == SL_CUDA_MMA_ROWS16;
+    return {*attention,
+            op->in[0],
+            op->in[1],
+            op->out[0],
+            (const float *)op->weights[0].data,
+            partial ? (float *)op->scratch : NULL,
+            splits,
+            1,
+            attention->heads / group->kv_heads,
+            beside,
+            {}};
+}
+
+/* Up to 16, up to 64, or more rows by mma, or by wgmma: what is before a merge. */
+static cudaError_t attend(const sl_cuda_context *context, const sl_cuda_op *op, const mma_args *args,
+                          cudaStream_t stream) {
+    const sl_cuda_arrangement arrangement = op->kernel->arrangement;
+    const sl_cache_group *group = &op->program->groups[args->attention.place.group];
+    const bool few = arrangement == SL_CUDA_MMA_ROWS16 || arrangement == SL_CUDA_MMA_ROWS64;
     const mma_launch_shape shape = {size_of(group), op->rows[SL_ROWS_STEP], op->spans, group->kv_heads, few,
                                     false};
-    const cache_type *type = type_of(context->caches[attention->place.group].type);
-    cudaError_t code = arrangement == SL_CUDA_WGMMA_PROMPT || args.beside
-                           ? sl_wgmma_prompt_launch(context, &args, &shape, stream)
-                       : arrangement == SL_CUDA_WGMMA_PROMPT_DET
-                           ? sl_wgmma_prompt_launch_split(context, &args, &shape, stream)
-                           : type->mma->launch(context, &args, &shape, stream);
-    if (code == cudaSuccess && split) {
-        code = merge(context, &args, shape.rows, group->value_size, stream);
+    const cache_type *type = type_of(context->caches[args->attention.place.group].type);
+    switch (arrangement) {
+    case SL_CUDA_DECODE_PROMPT:
+    case SL_CUDA_WGMMA_RANGES:
+    case SL_CUDA_WGMMA_PROMPT:
+        return sl_wgmma_prompt_launch(context, args, &shape, stream);
+    case SL_CUDA_WGMMA_RANGES_DET:
+    case SL_CUDA_WGMMA_PROMPT_DET:
+        return sl_wgmma_prompt_launch_split(context, args, &shape, stream);
+    default:
+        return type->mma->launch(context, args, &shape, stream);
+    }
+}
+
+static SL_CUDA_RUN(run) {
+    const mma_args args = args_of(context, op);
+    cudaError_t code = attend(context, op, &args, stream);
+    if (code == cudaSuccess && args.partials) {
+        code = merge(context, op, &args, stream);
     }
     return code;
 }
@@ -247,8 +355,10 @@ static SL_CUDA_RUN(run_decode) {
 
 /* Spans of several rows by wgmma, and beside it those of one row by decode. */
 static SL_CUDA_RUN(run_decode_prompt) {
-    const cudaError_t code = run(context, op, stream);
-    return code == cudaSuccess ? decode(context, op, NULL, NULL, stream) : code;
+    const mma_args args = args_of(context, op);
+    cudaError_t code = attend(context, op, &args, stream);
+    code = code ? code : decode(context, op, NULL, NULL, stream);
+    return code || !args.partials ? code : merge(context, op, &args, stream);
 }
 
 /* Ops: those of heads.cu, ATTENTION, and QUANTIZE if there is one. */
@@ -351,11 +461,20 @@ static const char *decode_quantize_declines(const sl_fusion *fusion, const sl_fu
 #define WGMMA(ID, type_name, product, most)                                                                  \
     ATTENTION(ID, "wgmma-prompt-" #type_name, SL_CUDA_WGMMA_PROMPT, product "/wgmma128", LEAST_WGMMA_ROWS,   \
               0, most, run, .declines = declines)
+/* Of few rows by ranges of their keys. */
+#define RANGES(ID, type_name, product, most)                                                                 \
+    ATTENTION(ID, "wgmma-ranges-" #type_name, SL_CUDA_WGMMA_RANGES, product "/wgmma128/split1024",           \
+              LEAST_WGMMA_ROWS, MOST_RANGED_ROWS, most, run, .declines = declines,                           \
+              .workspace = ranges_workspace)
+#define RANGES_DET(ID, type_name, product, most)                                                             \
+    ATTENTION(ID, "wgmma-ranges-det-" #type_name, SL_CUDA_WGMMA_RANGES_DET, product MMA_CLASS,               \
+              LEAST_WGMMA_ROWS, MOST_RANGED_ROWS, most, run, .deterministic = true, .declines = declines,    \
+              .workspace = ranges_workspace)
 /* One row of a sequence has the bits of decode, several those of wgmma: they depend on the cut. */
 #define DECODE_PROMPT(ID, type_name, product, most)                                                          \
-    ATTENTION(ID, "decode-prompt-" #type_name, SL_CUDA_DECODE_PROMPT, product "/decode16+wgmma128",          \
-              LEAST_WGMMA_ROWS, MOST_MIXED_ROWS, most, run_decode_prompt, .cut_dependent = true,             \
-              .declines = declines)
+    ATTENTION(ID, "decode-prompt-" #type_name, SL_CUDA_DECODE_PROMPT,                                        \
+              product "/decode16+wgmma128/split1024", LEAST_WGMMA_ROWS, MOST_MIXED_ROWS, most,               \
+              run_decode_prompt, .cut_dependent = true, .declines = declines, .workspace = ranges_workspace)
 /* The class of mma for few rows and with wgmma, for deterministic plans: others are served by faster classes.
  */
 #define DECODE_DET(ID, type_name, product, most)                                                             \
@@ -375,11 +494,20 @@ static const char *decode_quantize_declines(const sl_fusion *fusion, const sl_fu
     DECODE(ID, type_name, product, most), DECODE_DET(ID, type_name, product, most),                          \
         MMAS(ID, type_name, product, most)
 static const sl_cuda_kernel KERNELS[] = {
-    EVERY_ROWS(F16, f16, "f16", 1e-2f),        WGMMA(F16, f16, "f16", 1e-2f),
-    WGMMA_DET(F16, f16, "f16", 1e-2f),         DECODE_PROMPT(F16, f16, "f16", 1e-2f),
-    DECODE_PROMPT(BF16, bf16, "bf16", 5e-2f),  EVERY_ROWS(BF16, bf16, "bf16", 5e-2f),
-    WGMMA(BF16, bf16, "bf16", 5e-2f),          WGMMA_DET(BF16, bf16, "bf16", 5e-2f),
-    EVERY_ROWS(Q8_0, q8_0, "q8_0:f16", 0.15f), EVERY_ROWS(FP8, fp8, "fp8:f16", 0.15f),
+    EVERY_ROWS(F16, f16, "f16", 1e-2f),
+    WGMMA(F16, f16, "f16", 1e-2f),
+    WGMMA_DET(F16, f16, "f16", 1e-2f),
+    DECODE_PROMPT(F16, f16, "f16", 1e-2f),
+    DECODE_PROMPT(BF16, bf16, "bf16", 5e-2f),
+    EVERY_ROWS(BF16, bf16, "bf16", 5e-2f),
+    WGMMA(BF16, bf16, "bf16", 5e-2f),
+    WGMMA_DET(BF16, bf16, "bf16", 5e-2f),
+    RANGES(F16, f16, "f16", 1e-2f),
+    RANGES_DET(F16, f16, "f16", 1e-2f),
+    RANGES(BF16, bf16, "bf16", 5e-2f),
+    RANGES_DET(BF16, bf16, "bf16", 5e-2f),
+    EVERY_ROWS(Q8_0, q8_0, "q8_0:f16", 0.15f),
+    EVERY_ROWS(FP8, fp8, "fp8:f16", 0.15f),
 };
 
 static const sl_cuda_fusion FUSIONS[] = {

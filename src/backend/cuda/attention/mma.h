@@ -4,17 +4,56 @@
 
 #include "backend/cuda/attention/direct.h"
 
+#ifdef __CUDACC__
+#define MMA_INLINE static __host__ __device__ __forceinline__
+#else
+#define MMA_INLINE static inline
+#endif
+
 enum {
     MMA_CHUNK_TILES = 8,
     MMA_PARTIAL_HEAD = 2 /* floats before a partial result: m (times log2 e) and l */
 };
+
+/* Chunks of 4 tiles among the first 256 tiles, of 8 among the next 256, then twice as long wherever the
+ * number of tiles doubles: a context of any length has few enough to add, and short ones enough to share. */
+enum { GROWING_CHUNK_SHIFT = 2, GROWING_EVEN_TILES = 256, GROWING_EVEN_CHUNKS = 64 };
+
+/* Which chunk a tile is of. */
+MMA_INLINE int32_t growing_chunk_of(int32_t tile) {
+    int32_t chunk = 0, shift = GROWING_CHUNK_SHIFT, begin = 0, end = GROWING_EVEN_TILES;
+    for (; tile >= end; end *= 2, shift++) {
+        chunk += (end - begin) >> shift;
+        begin = end;
+    }
+    return chunk + ((tile - begin) >> shift);
+}
+
+/* The first tile of a chunk. */
+MMA_INLINE int32_t growing_chunk_begin(int32_t chunk) {
+    if (chunk < GROWING_EVEN_CHUNKS) {
+        return chunk << GROWING_CHUNK_SHIFT;
+    }
+    const int32_t half = GROWING_EVEN_CHUNKS / 2, doubled = (chunk - GROWING_EVEN_CHUNKS) / half;
+    return (GROWING_EVEN_TILES << doubled) +
+           ((chunk - GROWING_EVEN_CHUNKS) % half << (GROWING_CHUNK_SHIFT + 1 + doubled));
+}
+
+/* Ranges of keys by which blocks share the few rows of a prompt: four such chunks each, 1024 keys or more. */
+enum { RANGE_CHUNKS = 4, RANGE_TILES = RANGE_CHUNKS << GROWING_CHUNK_SHIFT };
+
+MMA_INLINE int32_t mma_range_of(int32_t tile) {
+    return growing_chunk_of(tile) / RANGE_CHUNKS;
+}
 
 /* Passed to kernels by value. */
 typedef struct mma_args {
     sl_op_attention attention;
     sl_cuda_operand q, gate, y;
     const float *sinks;
-    float *partials; /* [row][head][splits][MMA_PARTIAL_HEAD + value_size]; NULL: a block walks all chunks */
+    /* [row][head][splits][MMA_PARTIAL_HEAD + value_size]; NULL: a block walks all chunks. wgmma: of a row
+     * from its first range on, with DECODE_HEAD. */
+    float *partials;
     int32_t splits;
     int32_t parts;    /* blocks that share a unit's chunks, 1 without partials */
     int32_t ratio;    /* query heads per key head */
@@ -106,7 +145,8 @@ extern const sl_mma_type sl_mma_cache_f16, sl_mma_cache_bf16, sl_mma_cache_q8_0,
 extern const sl_decode_type sl_decode_cache_f16, sl_decode_cache_bf16, sl_decode_cache_q8_0,
     sl_decode_cache_fp8;
 
-/* Devices of capability 9.0 only. split: class "mma64/split512", heads up to 128. */
+/* Devices of capability 9.0 only. split: class "mma64/split512", heads up to 128. With partials the rows are
+ * left there by ranges of their keys, to be merged, but for those of one range. */
 cudaError_t sl_wgmma_prompt_launch(const sl_cuda_context *context, const mma_args *args,
                                    const mma_launch_shape *shape, cudaStream_t stream);
 cudaError_t sl_wgmma_prompt_launch_split(const sl_cuda_context *context, const mma_args *args,

@@ -50,6 +50,16 @@ struct mma_chunks {
     }
 };
 
+/* Ranges that grow with the number of keys before them. */
+struct mma_ranges {
+    static __device__ __forceinline__ int32_t of(int32_t tile) {
+        return mma_range_of(tile);
+    }
+    static __device__ __forceinline__ int32_t begin(int32_t range) {
+        return growing_chunk_begin(RANGE_CHUNKS * range);
+    }
+};
+
 /* What a block computes, and where that lies. */
 typedef struct mma_walk {
     int32_t kv_head, window;

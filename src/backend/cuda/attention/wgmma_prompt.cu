@@ -18,7 +18,13 @@
  *
  * SPLIT is the class "mma64/split512" of mma_kernel.cuh with the same instructions, for heads up to 128:
  * these matrix instructions add as mma does. Tiles of 64 keys, l in one chain, and every 512 keys m, l and y
- * are merged into totals, which stay in registers. */
+ * are merged into totals, which stay in registers.
+ *
+ * Few rows have too few runs for all processors. With partials every range of a run's keys is a run of its
+ * own, wherever it is done: mma_ranges, which begin at multiples of 1024 keys, or with SPLIT the chunks. What
+ * a row has of a range goes to scratch, and mma_merge.cuh adds it up in rising order. That is the class
+ * "wgmma128/split1024"; with SPLIT it is the same class. A row of one range is stored at once, as it is
+ * without ranges. */
 #include "backend/cuda/attention/wgmma_softmax.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -222,15 +228,76 @@ static __device__ __forceinline__ void wgmma_do_tiles(const wgmma_part &part, in
     wgmma_leave<SHAPE>(values);
 }
 
+/* What a run's rows have of the range it is in: to its place among the row's ranges, or if there is no other
+ * as the result. */
+template <typename SHAPE, bool SPLIT, typename CUT>
+static __device__ __forceinline__ void wgmma_store_range(const mma_args &args, const wgmma_run &run,
+                                                         const wgmma_state &state, const wgmma_view &view,
+                                                         const float y[SHAPE::VALUES / 8][4]) {
+    const int32_t first = SHAPE::WIDE ? ((int32_t)threadIdx.x / 128 - 1) * SHAPE::VALUES : 0;
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, at = wgmma_unit<SHAPE>(), size = view.value_size;
+    const int32_t range = CUT::of(run.tile * (SHAPE::KEYS / MMA_KEYS));
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const float l = mma_sum_lanes(state.l[h][0] + state.l[h][1]);
+        const float m = state.m[h] == -INFINITY ? -INFINITY : state.m[h] * view.c;
+        const int32_t unit = run.unit + at + 8 * h;
+        const int32_t begin = CUT::of(mma_first_seen(view.window, state.index[h]) / MMA_KEYS);
+        const int32_t end = CUT::of(state.index[h] / MMA_KEYS);
+        if (at + 8 * h >= run.units || range < begin || range > end) {
+            continue;
+        }
+        const int32_t row = run.first_row + unit / args.ratio;
+        const int32_t head = run.kv_head * args.ratio + unit % args.ratio;
+        if (begin < end) {
+            float *to =
+                args.partials + (((int64_t)row * args.attention.heads + head) * args.splits + range - begin) *
+                                    (DECODE_HEAD + size);
+            if (lane % 4 == 0 && first == 0) {
+                mma_store2(to, m, l);
+            }
+#pragma unroll
+            for (int n = 0; n < SHAPE::VALUES / 8; n++) {
+                const int32_t column = first + 8 * n + 2 * (lane % 4);
+                if (column < size) {
+                    *(float2 *)(to + DECODE_HEAD + column) = make_float2(y[n][2 * h], y[n][2 * h + 1]);
+                }
+            }
+            continue;
+        }
+        float largest = args.sinks ? args.sinks[head] * MMA_LOG2_E : -INFINITY;
+        float sum = args.sinks ? 1.0f : 0.0f, keep, add;
+        mma_merge(m, l, &largest, &sum, &keep, &add);
+        const float factor = sum == 0.0f ? 0.0f : (SPLIT ? 1.0f : add) / sum;
+        float *to = sl_f32(args.y, row) + head * size;
+        const float *gate =
+            args.gate.data ? sl_f32(args.gate, row) + head * args.attention.gate_stride : NULL;
+#pragma unroll
+        for (int n = 0; n < SHAPE::VALUES / 8; n++) {
+            const int32_t column = first + 8 * n + 2 * (lane % 4);
+            /* With SPLIT as chunks are merged. */
+            const float a = SPLIT ? 0.0f * keep + y[n][2 * h] * add : y[n][2 * h];
+            const float b = SPLIT ? 0.0f * keep + y[n][2 * h + 1] * add : y[n][2 * h + 1];
+            if (column < size) {
+                mma_store2(to + column, mma_finish(args, gate, column, a, factor),
+                           mma_finish(args, gate, column + 1, b, factor));
+            }
+        }
+    }
+}
+
 /* A group's part of one run. */
-template <typename SHAPE, int TYPE, int SIZE, bool SPLIT>
+template <typename SHAPE, int TYPE, int SIZE, bool SPLIT, typename CUT>
 static __device__ __forceinline__ void wgmma_do_run(const mma_args &args, const wgmma_run &run,
                                                     wgmma_view *view, wgmma_ring *keys, wgmma_ring *values) {
     wgmma_state state;
     float y[SHAPE::VALUES / 8][4];
     const wgmma_part part = {run, *view, keys, values};
     wgmma_start_run<SHAPE>(args, run, view, &state);
-    if constexpr (SPLIT) {
+    if constexpr (WGMMA_CUTS<CUT>) {
+        wgmma_do_tiles<SHAPE, TYPE, SIZE, SPLIT>(part, run.tile, run.last_tile, &state, y);
+        wgmma_store_range<SHAPE, SPLIT, CUT>(args, run, state, *view, y);
+    } else if constexpr (SPLIT) {
         wgmma_totals<SIZE> totals;
         wgmma_start_totals<SHAPE, SIZE>(args, run, &totals);
         for (int32_t first = run.tile; first <= run.last_tile;) {
@@ -248,7 +315,7 @@ static __device__ __forceinline__ void wgmma_do_run(const mma_args &args, const 
 }
 
 /* By the two groups: all runs of the block. */
-template <typename SHAPE, int TYPE, int SIZE, bool SPLIT, typename SHARED>
+template <typename SHAPE, int TYPE, int SIZE, bool SPLIT, typename CUT, typename SHARED>
 static __device__ __forceinline__ void wgmma_multiply(const sl_cuda_context &context, const mma_args &args,
                                                       SHARED *shared, unsigned char *memory) {
     const sl_cuda_cache &cache = context.caches[args.attention.place.group];
@@ -281,13 +348,13 @@ static __device__ __forceinline__ void wgmma_multiply(const sl_cuda_context &con
             return;
         }
         view.queries = wgmma_take_queries<SHAPE, TYPE>(args, run, cache.key_size, round, memory);
-        wgmma_do_run<SHAPE, TYPE, SIZE, SPLIT>(args, run, &view, &keys, &values);
+        wgmma_do_run<SHAPE, TYPE, SIZE, SPLIT, CUT>(args, run, &view, &keys, &values);
         sl_meet_without_waiting(BARRIER_EMPTY + place, WGMMA_LOADERS + WGMMA_MULTIPLIERS);
     }
 }
 #endif
 
-template <int TYPE, int SIZE, bool SPLIT, int VALUE_SIZE>
+template <int TYPE, int SIZE, bool SPLIT, int VALUE_SIZE, typename CUT>
 static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
     wgmma_kernel(const __grid_constant__ sl_cuda_context context, const __grid_constant__ mma_args args,
                  const __grid_constant__ mma_maps maps) {
@@ -316,13 +383,14 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
         sl_give_registers<WGMMA_FEW_REGISTERS>();
         if (threadIdx.x < SL_WARP) {
             const uint32_t keys = sl_shared_address(memory) + SHAPE::ALL_Q_BYTES;
-            wgmma_feed<SHAPE>(context, args, maps, &shared, keys, keys + SHAPE::STAGES * SHAPE::TILE_BYTES);
+            wgmma_feed<SHAPE, CUT>(context, args, maps, &shared, keys,
+                                   keys + SHAPE::STAGES * SHAPE::TILE_BYTES);
         } else {
-            wgmma_load<SHAPE, TYPE>(context, args, &shared, memory);
+            wgmma_load<SHAPE, TYPE, CUT>(context, args, &shared, memory);
         }
     } else {
         sl_take_registers<WGMMA_MANY_REGISTERS>();
-        wgmma_multiply<SHAPE, TYPE, SIZE, SPLIT>(context, args, &shared, memory);
+        wgmma_multiply<SHAPE, TYPE, SIZE, SPLIT, CUT>(context, args, &shared, memory);
     }
 #else
     (void)context;
@@ -333,9 +401,9 @@ static __global__ void __launch_bounds__(WGMMA_THREADS, 1)
 
 /* ---- launches ---- */
 
-template <int TYPE, int SIZE, bool SPLIT, int VALUE_SIZE = SIZE>
-static cudaError_t launch(const sl_cuda_context *context, const mma_args *args, const mma_launch_shape *shape,
-                          cudaStream_t stream) {
+template <int TYPE, int SIZE, bool SPLIT, int VALUE_SIZE, typename CUT>
+static cudaError_t launch_cut(const sl_cuda_context *context, const mma_args *args,
+                              const mma_launch_shape *shape, cudaStream_t stream) {
     mma_maps maps;
     cudaError_t code =
         sl_page_maps_make(&context->caches[args->attention.place.group], SL_PAGE_TOKENS, &maps);
@@ -343,11 +411,25 @@ static cudaError_t launch(const sl_cuda_context *context, const mma_args *args, 
         return code;
     }
     typedef wgmma_shape<SIZE, SPLIT, VALUE_SIZE> SHAPE;
-    const int32_t runs = shape->kv_heads * mma_runs(shape->rows, shape->spans, args->ratio, SHAPE::UNITS);
+    const int32_t cuts = WGMMA_CUTS<CUT> ? args->splits : 1;
+    const int32_t runs =
+        cuts * shape->kv_heads * mma_runs(shape->rows, shape->spans, args->ratio, SHAPE::UNITS);
     const sl_launch_shape blocks = {dim3((unsigned)(runs < context->processors ? runs : context->processors)),
                                     dim3(WGMMA_THREADS), (uint32_t)SHAPE::BYTES};
-    return sl_launch(context, stream, blocks, wgmma_kernel<TYPE, SIZE, SPLIT, VALUE_SIZE>, *context, *args,
-                     maps);
+    return sl_launch(context, stream, blocks, wgmma_kernel<TYPE, SIZE, SPLIT, VALUE_SIZE, CUT>, *context,
+                     *args, maps);
+}
+
+template <bool SPLIT> struct wgmma_cut_of { typedef mma_ranges type; };
+template <> struct wgmma_cut_of<true> { typedef mma_chunks type; };
+
+template <int TYPE, int SIZE, bool SPLIT, int VALUE_SIZE = SIZE>
+static cudaError_t launch(const sl_cuda_context *context, const mma_args *args, const mma_launch_shape *shape,
+                          cudaStream_t stream) {
+    typedef typename wgmma_cut_of<SPLIT>::type CUT;
+    return args->partials
+               ? launch_cut<TYPE, SIZE, SPLIT, VALUE_SIZE, CUT>(context, args, shape, stream)
+               : launch_cut<TYPE, SIZE, SPLIT, VALUE_SIZE, wgmma_whole>(context, args, shape, stream);
 }
 
 #define FOR_SIZE(size, what)                                                                                 \
@@ -371,9 +453,9 @@ cudaError_t sl_wgmma_prompt_launch(const sl_cuda_context *context, const mma_arg
 #define LAUNCH(SIZE)                                                                                         \
     return bf16 ? launch<SL_QTYPE_BF16, SIZE, false>(context, args, shape, stream)                           \
                 : launch<SL_QTYPE_F16, SIZE, false>(context, args, shape, stream)
-    if (shape->uneven) {
-        return bf16 ? launch<SL_QTYPE_BF16, 192, false, 128>(context, args, shape, stream)
-                    : launch<SL_QTYPE_F16, 192, false, 128>(context, args, shape, stream);
+    if (shape->uneven) { /* of latent attention's long prompts */
+        return bf16 ? launch_cut<SL_QTYPE_BF16, 192, false, 128, wgmma_whole>(context, args, shape, stream)
+                    : launch_cut<SL_QTYPE_F16, 192, false, 128, wgmma_whole>(context, args, shape, stream);
     }
     FOR_SIZE(shape->size, LAUNCH)
 }
@@ -394,16 +476,21 @@ cudaError_t sl_wgmma_prompt_launch_split(const sl_cuda_context *context, const m
     FOR_SPLIT_SIZE(shape->size, LAUNCH_SPLIT)
 }
 
-template <int TYPE, int SIZE, bool SPLIT, int VALUE_SIZE = SIZE> static cudaError_t prepare(void) {
-    return cudaFuncSetAttribute(wgmma_kernel<TYPE, SIZE, SPLIT, VALUE_SIZE>,
+template <int TYPE, int SIZE, bool SPLIT, int VALUE_SIZE, typename CUT> static cudaError_t prepare_cut(void) {
+    return cudaFuncSetAttribute(wgmma_kernel<TYPE, SIZE, SPLIT, VALUE_SIZE, CUT>,
                                 cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 wgmma_shape<SIZE, SPLIT, VALUE_SIZE>::BYTES);
 }
 
+template <int TYPE, int SIZE, bool SPLIT> static cudaError_t prepare(void) {
+    const cudaError_t code = prepare_cut<TYPE, SIZE, SPLIT, SIZE, wgmma_whole>();
+    return code ? code : prepare_cut<TYPE, SIZE, SPLIT, SIZE, typename wgmma_cut_of<SPLIT>::type>();
+}
+
 cudaError_t sl_wgmma_prompt_prepare(void) {
     static const int32_t sizes[] = {64, 96, 128, 192, 256, 512};
-    cudaError_t code = prepare<SL_QTYPE_F16, 192, false, 128>();
-    code = code ? code : prepare<SL_QTYPE_BF16, 192, false, 128>();
+    cudaError_t code = prepare_cut<SL_QTYPE_F16, 192, false, 128, wgmma_whole>();
+    code = code ? code : prepare_cut<SL_QTYPE_BF16, 192, false, 128, wgmma_whole>();
     for (int i = 0; i < 6 && code == cudaSuccess; i++) {
 #define PREPARE(SIZE)                                                                                        \
     code = prepare<SL_QTYPE_F16, SIZE, false>();                                                             \

@@ -58,6 +58,12 @@ template <int RUNS, int STAGES> struct wgmma_shared {
     wgmma_run runs[RUNS];
 };
 
+/* How a run's keys are cut for several blocks: not at all; or as `of` and `begin` of mma_ranges or mma_chunks
+ * say, in tiles of MMA_KEYS. What a block has of a run is then a run of its own. */
+struct wgmma_whole {};
+template <typename CUT> static constexpr bool WGMMA_CUTS = true;
+template <> constexpr bool WGMMA_CUTS<wgmma_whole> = false;
+
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 /* Of a thread that feeds, and of one that multiplies: together they are the multiprocessor's. */
@@ -72,15 +78,32 @@ static __device__ __forceinline__ uint32_t swizzled(int32_t rows, int32_t row, i
 
 /* ---- finding work ---- */
 
+/* Ranges of the keys that `rows` rows behind `length` keys see. */
+template <typename CUT>
+static __device__ __forceinline__ int32_t wgmma_cuts(int32_t window, int32_t length, int32_t rows) {
+    return CUT::of((length + rows - 1) / MMA_KEYS) - CUT::of(mma_first_seen(window, length) / MMA_KEYS) + 1;
+}
+
+/* Of a run's tiles those in the range that is the `range`-th of its span. If the rows see none of it: its
+ * tile next to theirs, as every run has one, and nobody sees that. */
+template <typename SHAPE, typename CUT>
+static __device__ __forceinline__ void wgmma_cut(const sl_cuda_cache &cache, int32_t range, wgmma_run *run) {
+    constexpr int PAGES = SHAPE::KEYS / MMA_KEYS;
+    range += CUT::of(mma_first_seen(cache.window, run->length) / MMA_KEYS);
+    const int32_t first = CUT::begin(range) / PAGES, last = CUT::begin(range + 1) / PAGES - 1;
+    run->tile = min(max(run->tile, first), last);
+    run->last_tile = max(min(run->last_tile, last), first);
+}
+
 /* Run `number` of the step, by a whole warp: the last ones of the last span first, because they have the most
- * keys. */
-template <typename SHAPE>
+ * keys. Of runs that are cut, the last range of each first. */
+template <typename SHAPE, typename CUT = wgmma_whole>
 static __device__ __forceinline__ wgmma_run wgmma_find(const sl_cuda_context &context, const mma_args &args,
                                                        int32_t number) {
     const int32_t group = args.attention.place.group, lane = (int32_t)threadIdx.x % SL_WARP;
     const sl_cuda_cache &cache = context.caches[group];
     const int32_t spans = context.header->spans, block = number / cache.kv_heads;
-    int32_t before = 0, found = 0;
+    int32_t before = 0, found = 0, range = 0;
     wgmma_run run = {};
     for (int32_t top = spans; top > 0 && before <= block; top -= SL_WARP) {
         const int32_t s = top - 1 - lane;
@@ -88,17 +111,27 @@ static __device__ __forceinline__ wgmma_run wgmma_find(const sl_cuda_context &co
         const int32_t rows = takes ? context.spans[s].row_count : 0;
         const int32_t units = args.beside && rows == 1 ? 0 : rows * args.ratio;
         const int32_t runs = (units + SHAPE::UNITS - 1) / SHAPE::UNITS;
-        int32_t end = runs;
+        int32_t items = runs;
+        if constexpr (WGMMA_CUTS<CUT>) {
+            items = runs > 0 ? runs * wgmma_cuts<CUT>(cache.window, context.spans[s].length[group], rows) : 0;
+        }
+        int32_t end = items;
         for (int distance = 1; distance < SL_WARP; distance *= 2) {
             const int32_t other = __shfl_up_sync(SL_FULL_WARP, end, distance);
             end += lane >= distance ? other : 0;
         }
         end += before;
-        const uint32_t mine = __ballot_sync(SL_FULL_WARP, block >= end - runs && block < end);
+        const uint32_t mine = __ballot_sync(SL_FULL_WARP, block >= end - items && block < end);
         if (mine != 0) {
             const int32_t owner = __ffs((int32_t)mine) - 1;
             found = __shfl_sync(SL_FULL_WARP, s, owner);
-            run.unit = (__shfl_sync(SL_FULL_WARP, end, owner) - 1 - block) * SHAPE::UNITS;
+            int32_t place = __shfl_sync(SL_FULL_WARP, end, owner) - 1 - block;
+            if constexpr (WGMMA_CUTS<CUT>) {
+                const int32_t each = __shfl_sync(SL_FULL_WARP, runs, owner);
+                range = place / each;
+                place -= range * each;
+            }
+            run.unit = place * SHAPE::UNITS;
             run.units = __shfl_sync(SL_FULL_WARP, units, owner) - run.unit;
             run.units = run.units < SHAPE::UNITS ? run.units : SHAPE::UNITS;
         }
@@ -113,6 +146,9 @@ static __device__ __forceinline__ wgmma_run wgmma_find(const sl_cuda_context &co
         run.kv_head = number % cache.kv_heads;
         run.tile = mma_first_seen(cache.window, run.length + run.unit / args.ratio) / SHAPE::KEYS;
         run.last_tile = (run.length + (run.unit + run.units - 1) / args.ratio) / SHAPE::KEYS;
+        if constexpr (WGMMA_CUTS<CUT>) {
+            wgmma_cut<SHAPE, CUT>(cache, range, &run);
+        }
     }
     return run;
 }
@@ -154,7 +190,7 @@ static __device__ __forceinline__ void wgmma_copy(const wgmma_tile &tile, bool i
 
 /* By the first warp: copies all tiles of the block's runs, values behind the keys of as many tiles as those
  * who multiply go ahead with them. Of two stages the second lets both be asked for at a time. */
-template <typename SHAPE, typename SHARED>
+template <typename SHAPE, typename CUT, typename SHARED>
 static __device__ __forceinline__ void wgmma_feed(const sl_cuda_context &context, const mma_args &args,
                                                   const mma_maps &maps, SHARED *shared, uint32_t keys,
                                                   uint32_t values) {
@@ -165,7 +201,7 @@ static __device__ __forceinline__ void wgmma_feed(const sl_cuda_context &context
     uint32_t stage = 0, phase = 1; /* the stages are empty at first */
     for (int32_t round = 0;; round++) {
         const int32_t number = wgmma_turn(round);
-        const wgmma_run run = wgmma_find<SHAPE>(context, args, number);
+        const wgmma_run run = wgmma_find<SHAPE, CUT>(context, args, number);
         if (run.units == 0) {
             return;
         }
@@ -248,13 +284,13 @@ static __device__ __forceinline__ void wgmma_convert(const mma_args &args, const
 
 /* By three warps: what the block's runs are; and their queries, but for the first, which nobody has anything
  * to do before, and where there is room for one run's only. */
-template <typename SHAPE, int TYPE, typename SHARED>
+template <typename SHAPE, int TYPE, typename CUT, typename SHARED>
 static __device__ __forceinline__ void wgmma_load(const sl_cuda_context &context, const mma_args &args,
                                                   SHARED *shared, unsigned char *queries) {
     const int32_t key_size = context.caches[args.attention.place.group].key_size;
     const int32_t thread = (int32_t)threadIdx.x - SL_WARP;
     for (int32_t round = 0;; round++) {
-        const wgmma_run run = wgmma_find<SHAPE>(context, args, wgmma_turn(round));
+        const wgmma_run run = wgmma_find<SHAPE, CUT>(context, args, wgmma_turn(round));
         const int32_t at = round % SHAPE::RUNS;
         if (round >= SHAPE::RUNS) {
             sl_meet(BARRIER_EMPTY + at, WGMMA_LOADERS + WGMMA_MULTIPLIERS);
