@@ -88,16 +88,22 @@ SL_ALWAYS_INLINE vf s8_rounding_of(const sl_qtype type, const float *scales, s8_
     return vf_mul(largest, vf_set1(1.0f / 127));
 }
 
+/* Which columns of which outputs. */
+typedef struct s8_place {
+    const unsigned char *period; /* of a panel's block */
+    int phase, group;            /* of the period; of the 256 columns */
+    int quad, v;
+} s8_place;
+
 /* Four columns of sixteen outputs, plus 128. */
-SL_ALWAYS_INLINE vi s8_weights(const sl_qtype type, const unsigned char *period, int phase, int quad, int v,
-                               const s8_rounding *rounding, int group) {
+SL_ALWAYS_INLINE vi s8_weights(const sl_qtype type, const s8_place at, const s8_rounding *rounding) {
     const int halves = geometry_of(type).halves;
-    const int at = group * halves + quad * halves / S8_QUADS;
-    vi numbers = unpack_weights(type, period, phase, quad, v);
-    if (unpack_scale(type, phase) != 1) {
+    const int scale = at.group * halves + at.quad * halves / S8_QUADS;
+    vi numbers = unpack_weights(type, at.period, at.phase, at.quad, at.v);
+    if (unpack_scale(type, at.phase) != 1) {
         numbers = vi_right(numbers, 4); /* of nibbles whose neighbours are zeros */
     }
-    const vi factor = rounding->factors[at], offset = rounding->offsets[at];
+    const vi factor = rounding->factors[scale], offset = rounding->offsets[scale];
     const vi even = vi_and(numbers, vi_set1(0x00ff00ff)), odd = _mm512_srli_epi16(numbers, 8);
     const vi low = _mm512_srli_epi16(_mm512_add_epi16(_mm512_mullo_epi16(even, factor), offset), 8);
     const vi high = _mm512_add_epi16(_mm512_mullo_epi16(odd, factor), offset);
@@ -167,8 +173,9 @@ SL_ALWAYS_INLINE void s8_tile(const sl_qtype type, const int rows, const sl_matm
                 const unsigned char *period = weights;
                 __asm__ volatile("" : "+r"(period)); /* see int_tile */
                 SL_UNROLL for (int quad = 0; quad < S8_QUADS; quad++) {
-                    const vi w[2] = {s8_weights(type, period, phase, quad, 0, &rounding[0], group),
-                                     s8_weights(type, period, phase, quad, 1, &rounding[1], group)};
+                    const vi w[2] = {
+                        s8_weights(type, (s8_place){period, phase, group, quad, 0}, &rounding[0]),
+                        s8_weights(type, (s8_place){period, phase, group, quad, 1}, &rounding[1])};
                     SL_UNROLL for (int r = 0; r < rows; r++) {
                         const vi value = dot_x(step + r * S8_STEP + quad * 4);
                         dots[r][0] = _mm512_dpbusd_epi32(dots[r][0], w[0], value);
@@ -207,7 +214,7 @@ SL_ALWAYS_INLINE void s8_unpack(const sl_qtype type, const unsigned char *weight
                         share += share_bytes(type);
                     }
                     SL_UNROLL for (int quad = 0; quad < S8_QUADS; quad++) {
-                        const vi w = s8_weights(type, period, phase, quad, v, &rounding, group);
+                        const vi w = s8_weights(type, (s8_place){period, phase, group, quad, v}, &rounding);
                         vi_store(unpacked + ((group * S8_QUADS + quad) * 2 + v) * (int)sizeof(vi),
                                  is_signed ? _mm512_xor_si512(w, sign) : w);
                     }
