@@ -10,7 +10,8 @@ enum {
     MOST_FUSED_ROWS = 8, /* with heads made in the same launch */
     FEW_SPANS = 8,       /* up to which a step's sequences are too few to give every block whole rows */
     LEAST_WGMMA_ROWS = 64,
-    MOST_RANGED_ROWS = 448,
+    MOST_RANGED_ROWS = 256,
+    MOST_RANGED_ROWS_DET = 128,
     MOST_MIXED_ROWS = 256 /* of more, those of one row each are few beside the others */
 };
 #define MOST_SCRATCH (UINT64_C(256) << 20)
@@ -468,8 +469,8 @@ static const char *decode_quantize_declines(const sl_fusion *fusion, const sl_fu
               .workspace = ranges_workspace)
 #define RANGES_DET(ID, type_name, product, most)                                                             \
     ATTENTION(ID, "wgmma-ranges-det-" #type_name, SL_CUDA_WGMMA_RANGES_DET, product MMA_CLASS,               \
-              LEAST_WGMMA_ROWS, MOST_RANGED_ROWS, most, run, .deterministic = true, .declines = declines,    \
-              .workspace = ranges_workspace)
+              LEAST_WGMMA_ROWS, MOST_RANGED_ROWS_DET, most, run, .deterministic = true,                      \
+              .declines = declines, .workspace = ranges_workspace)
 /* One row of a sequence has the bits of decode, several those of wgmma: they depend on the cut. */
 #define DECODE_PROMPT(ID, type_name, product, most)                                                          \
     ATTENTION(ID, "decode-prompt-" #type_name, SL_CUDA_DECODE_PROMPT,                                        \
