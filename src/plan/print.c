@@ -288,7 +288,7 @@ static void explain_precision(const sl_plan *plan, sl_buffer *out) {
         return;
     }
     for (int32_t k = 0; k < count; k++) {
-        has_choice = has_choice || kernels[k]->precisions & (1u << asked | (unsigned)SL_PRECISION_BIT(AUTO));
+        has_choice = has_choice || kernels[k]->precisions & (1u << asked | ~(unsigned)SL_PRECISION_BIT(BF16));
         taken = taken && !(kernels[k]->precisions >> asked & 1u);
     }
     for (int32_t b = 0; b < plan->deployment.bucket_count; b++) {
