@@ -26,6 +26,7 @@ enum {
     S8_CHUNK = 512,
     S8_ROWS = 12,
     S8_QUADS = SL_MATMUL_GROUP / 4,
+    S8_EXPANDED = S8_GROUPS * 2 * SL_PANEL, /* scales and minima of 256 columns, at most */
 };
 
 /* A tile of x: of every 256 columns values [256 / S8_STEP][rows][S8_STEP], scales f32 [rows], and 32-bit
@@ -117,7 +118,7 @@ SL_ALWAYS_INLINE vf s8_add(vi dot, const unsigned char *x_scale, vf scale, vf su
     return vf_fma(_mm512_cvtepi32_ps(dot), vf_mul(scale, broadcast_f32(x_scale)), sum);
 }
 
-/* Sums of 256 columns, where they can be read by a index that is no constant. */
+/* Sums of 256 columns, where they can be read by an index that is no constant. */
 typedef struct s8_dots {
     int32_t of[S8_ROWS][SL_PANEL];
 } s8_dots;
@@ -146,10 +147,9 @@ SL_ALWAYS_INLINE void s8_add_rows(const int rows, const s8_dots *dots, const uns
 }
 
 SL_ALWAYS_INLINE void s8_tile(const sl_qtype type, const int rows, const sl_matmul_part *part) {
-    enum { LARGEST_SCALES = S8_GROUPS * 4 * SL_PANEL };
     const int periods = block_groups(type) / period_groups(type);
     const unsigned char *weights = part->weights, *x = part->x, *share = weights;
-    float expanded[LARGEST_SCALES] __attribute__((aligned(64)));
+    float expanded[S8_EXPANDED] __attribute__((aligned(64)));
     float scales[SL_PANEL] __attribute__((aligned(64)));
     s8_rounding rounding[2];
     for (int32_t done = 0; done < part->columns; done += S8_COLUMNS) {
@@ -195,9 +195,8 @@ SL_ALWAYS_INLINE void s8_tile(const sl_qtype type, const int rows, const sl_matm
 /* [columns / 4][SL_PANEL] words; with their signs, or plus 128. */
 SL_ALWAYS_INLINE void s8_unpack(const sl_qtype type, const unsigned char *weights, int32_t blocks,
                                 const bool is_signed, unsigned char *unpacked) {
-    enum { LARGEST_SCALES = S8_GROUPS * 4 * SL_PANEL };
     const int periods = block_groups(type) / period_groups(type);
-    float expanded[LARGEST_SCALES] __attribute__((aligned(64)));
+    float expanded[S8_EXPANDED] __attribute__((aligned(64)));
     const unsigned char *share = weights;
     const vi sign = _mm512_set1_epi8(is_signed ? (char)0x80 : 0);
     for (int32_t b = 0; b < blocks; b++, weights += header_bytes(type) + periods * period_bytes(type)) {
@@ -228,9 +227,8 @@ SL_ALWAYS_INLINE void s8_unpack(const sl_qtype type, const unsigned char *weight
 /* The scales of a chunk: [columns / 256][SL_PANEL]. */
 SL_ALWAYS_INLINE void s8_expand(const sl_qtype type, const unsigned char *weights, int32_t blocks,
                                 float *scales) {
-    enum { LARGEST_SCALES = S8_GROUPS * 4 * SL_PANEL };
     const int periods = block_groups(type) / period_groups(type);
-    float expanded[LARGEST_SCALES] __attribute__((aligned(64)));
+    float expanded[S8_EXPANDED] __attribute__((aligned(64)));
     for (int32_t b = 0; b < blocks; b++, scales += SL_PANEL) {
         expand_block(type, weights, expanded);
         weights += header_bytes(type) + periods * period_bytes(type);

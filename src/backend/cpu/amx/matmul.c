@@ -536,7 +536,7 @@ typedef struct s8_operands {
     const unsigned char *weights, *x;
 } s8_operands;
 
-SL_ALWAYS_INLINE void s8_product(const bool both, const s8_operands *at, int32_t rows) {
+SL_ALWAYS_INLINE void s8_product(const bool both, const s8_operands *at) {
     _tile_loadd(WEIGHTS_0, at->weights, SL_PANEL * 4);
     _tile_loadd(X_0, at->x, S8_STEP);
     _tile_dpbssd(SUMS_0, X_0, WEIGHTS_0);
@@ -547,7 +547,6 @@ SL_ALWAYS_INLINE void s8_product(const bool both, const s8_operands *at, int32_t
         _tile_dpbssd(SUMS_2, X_1, WEIGHTS_0);
         _tile_dpbssd(SUMS_3, X_1, WEIGHTS_1);
     }
-    (void)rows;
 }
 
 SL_ALWAYS_INLINE void s8_tiles_of(const bool both, const sl_matmul_part *part) {
@@ -564,7 +563,7 @@ SL_ALWAYS_INLINE void s8_tiles_of(const bool both, const sl_matmul_part *part) {
             _tile_zero(SUMS_3);
         }
         SL_UNROLL for (int s = 0; s < S8_COLUMNS / S8_STEP; s++) {
-            s8_product(both, &at, part->rows);
+            s8_product(both, &at);
             at.weights += S8_STEP * SL_PANEL;
             at.x += part->rows * S8_STEP;
             if (step > 0 && (both || s < 2)) {
