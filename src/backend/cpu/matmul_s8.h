@@ -287,6 +287,12 @@ SL_ALWAYS_INLINE void s8_unpacked_tile(const int rows, const sl_matmul_part *par
         s8_unpack(SL_QTYPE_##ID, weights, blocks, is_signed, unpacked);                                      \
     }
 
+/* What a type's row has on both tiers. */
+#define S8_FIELDS(name, ID)                                                                                  \
+    .pack_row = s8_pack, .expand = name##_s8_expand, .unpack = name##_s8_unpack, .unpacked_bytes = 1,        \
+    .unpacked_tiles = s8_of_many, .block = SL_##ID##_ELEMENTS, .block_bytes = SL_##ID##_BYTES, .scales = 1,  \
+    .group_bytes = S8_GROUP_BYTES, .chunk = S8_CHUNK
+
 static void s8_pack(const sl_matmul_source *source) {
     s8_pack_row(source);
 }

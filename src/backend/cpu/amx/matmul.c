@@ -601,19 +601,10 @@ SL_EACH_S8_TYPE(S8_TYPE)
     [SL_QTYPE_##ID] = {.tiles = SL_TILE_LIST(name##_s8),                                                     \
                        .begin = s8_begin,                                                                    \
                        .end = tiles_end,                                                                     \
-                       .pack_row = s8_pack,                                                                  \
-                       .expand = name##_s8_expand,                                                           \
-                       .unpack = name##_s8_unpack,                                                           \
-                       .unpacked_bytes = 1,                                                                  \
-                       .unpacked_tiles = s8_of_many,                                                         \
                        .main_rows = S8_TILE_ROWS,                                                            \
                        .most_rows = S8_TILE_ROWS,                                                            \
                        .few_rows = S8_FEW_ROWS,                                                              \
-                       .block = SL_##ID##_ELEMENTS,                                                          \
-                       .block_bytes = SL_##ID##_BYTES,                                                       \
-                       .scales = 1,                                                                          \
-                       .group_bytes = S8_GROUP_BYTES,                                                        \
-                       .chunk = S8_CHUNK},
+                       S8_FIELDS(name, ID)},
 
 /* ---- the table ---- */
 

@@ -121,19 +121,10 @@ static const sl_matmul_tile s8_of_many[SL_MATMUL_TILE] = SL_LONG_TILE_LIST(s8_of
 
 #define S8_ROW(name, ID)                                                                                     \
     [SL_QTYPE_##ID] = {.tiles = SL_LONG_TILE_LIST(name##_s8),                                                \
-                       .pack_row = s8_pack,                                                                  \
-                       .expand = name##_s8_expand,                                                           \
-                       .unpack = name##_s8_unpack,                                                           \
-                       .unpacked_bytes = 1,                                                                  \
-                       .unpacked_tiles = s8_of_many,                                                         \
                        .main_rows = S8_ROWS,                                                                 \
                        .most_rows = S8_ROWS,                                                                 \
                        .few_rows = S8_ROWS,                                                                  \
-                       .block = SL_##ID##_ELEMENTS,                                                          \
-                       .block_bytes = SL_##ID##_BYTES,                                                       \
-                       .scales = 1,                                                                          \
-                       .group_bytes = S8_GROUP_BYTES,                                                        \
-                       .chunk = S8_CHUNK},
+                       S8_FIELDS(name, ID)},
 
 static const sl_matmul_type s8_types[SL_QTYPE_COUNT] = {SL_EACH_S8_TYPE(S8_ROW)};
 
