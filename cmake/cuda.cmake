@@ -72,7 +72,7 @@ set_source_files_properties(${exchange_objects} PROPERTIES EXTERNAL_OBJECT TRUE 
 # follow them (SL_ARRIVING_LANES in device.cuh, docs/gpu-test.md). tools/gpu-test finds it in racecheck/.
 set(racecheck_objects ${cuda_objects})
 file(GLOB_RECURSE ring_sources CONFIGURE_DEPENDS src/backend/cuda/linear/*.cu src/backend/cuda/attention/*decode*.cu
-  src/backend/cuda/attention/*wgmma*.cu src/backend/cuda/attention/direct_expand.cu)
+  src/backend/cuda/attention/*wgmma*.cu src/backend/cuda/attention/latent/direct_expand.cu)
 list(FILTER ring_sources EXCLUDE REGEX "/(plain_linear|i8_tile_[a-z0-9]+|bf16_scratch)\\.cu$")
 foreach(source ${ring_sources})
   get_filename_component(name ${source} NAME_WE)

@@ -1,7 +1,7 @@
-/* Latent attention's direct form (src/backend/cuda/attention/direct.cu) against the ops' own kernels: logits
- * of all rows, with and without fusion, within what two ways of rounding differ by. Needs a GPU with compute
- * capability 9.0. The models are folders, whose matrices of keys are turned, and synthetic files, whose are
- * not.
+/* Latent attention's direct form (src/backend/cuda/attention/latent/direct.cu) against the ops' own kernels:
+ * logits of all rows, with and without fusion, within what two ways of rounding differ by. Needs a GPU with
+ * compute capability 9.0. The models are folders, whose matrices of keys are turned, and synthetic files,
+ * whose are not.
  *
  *     test_latent [--device cuda:N] [--only CASE] */
 #include "support/engine.h"

@@ -2,7 +2,7 @@
 #ifndef SL_BACKEND_CUDA_ATTENTION_MMA_H
 #define SL_BACKEND_CUDA_ATTENTION_MMA_H
 
-#include "backend/cuda/attention/direct.h"
+#include "backend/cuda/attention/latent/direct.h"
 
 #ifdef __CUDACC__
 #define MMA_INLINE static __host__ __device__ __forceinline__

@@ -125,18 +125,9 @@ static SL_CUDA_RUN(run_recall) {
     const sl_cuda_cache *cache = &context->caches[args.place.group];
     const sl_launch_shape shape = {dim3((unsigned)op->rows[SL_ROWS_STEP], (unsigned)cache->kv_heads),
                                    dim3(RECALL_THREADS), 0};
-    switch (cache->type) {
-    case SL_QTYPE_F32:
-        return sl_launch(context, stream, shape, recall_kernel<SL_QTYPE_F32>, *context, args);
-    case SL_QTYPE_F16:
-        return sl_launch(context, stream, shape, recall_kernel<SL_QTYPE_F16>, *context, args);
-    case SL_QTYPE_FP8:
-        return sl_launch(context, stream, shape, recall_kernel<SL_QTYPE_FP8>, *context, args);
-    case SL_QTYPE_Q8_0:
-        return sl_launch(context, stream, shape, recall_kernel<SL_QTYPE_Q8_0>, *context, args);
-    default:
-        return sl_launch(context, stream, shape, recall_kernel<SL_QTYPE_BF16>, *context, args);
-    }
+    return sl_with_cache_type(cache->type, [&](auto type) {
+        return sl_launch(context, stream, shape, recall_kernel<decltype(type)::VALUE>, *context, args);
+    });
 }
 
 static const sl_cuda_kernel KERNELS[] = {

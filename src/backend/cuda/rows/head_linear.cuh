@@ -2,7 +2,7 @@
 #ifndef SL_BACKEND_CUDA_ROWS_HEAD_LINEAR_CUH
 #define SL_BACKEND_CUDA_ROWS_HEAD_LINEAR_CUH
 
-#include "backend/cuda/attention/direct.h"
+#include "backend/cuda/attention/latent/direct.h"
 #include "backend/cuda/rows/row_ops.cuh"
 
 typedef struct sl_head_args {

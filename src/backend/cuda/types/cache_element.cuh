@@ -48,4 +48,25 @@ static __device__ __forceinline__ float4 sl_cache_quad(const unsigned char *row,
     }
 }
 
+/* A number as a type. */
+template <int NUMBER> struct sl_constant {
+    enum { VALUE = NUMBER };
+};
+
+/* call(constant), whose VALUE is the type of a cache. */
+template <typename CALL> static inline cudaError_t sl_with_cache_type(sl_qtype type, CALL call) {
+    switch (type) {
+    case SL_QTYPE_F32:
+        return call(sl_constant<SL_QTYPE_F32>{});
+    case SL_QTYPE_F16:
+        return call(sl_constant<SL_QTYPE_F16>{});
+    case SL_QTYPE_FP8:
+        return call(sl_constant<SL_QTYPE_FP8>{});
+    case SL_QTYPE_Q8_0:
+        return call(sl_constant<SL_QTYPE_Q8_0>{});
+    default:
+        return call(sl_constant<SL_QTYPE_BF16>{});
+    }
+}
+
 #endif

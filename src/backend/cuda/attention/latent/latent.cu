@@ -1,5 +1,5 @@
 /* Attention where values are the keys' first columns: which kernel of latent_kernel.cuh an op takes. */
-#include "backend/cuda/attention/latent_kernel.cuh"
+#include "backend/cuda/attention/latent/latent_kernel.cuh"
 #include "backend/cuda/attention/mma_merge.cuh"
 
 enum {

@@ -12,7 +12,7 @@
  *
  * Class "direct/wgmma128": keys and values are rounded to the cache's type (direct_expand.cu), then attention
  * as in wgmma_prompt.cu; sequences of few rows: the classes of their ops' kernels. */
-#include "backend/cuda/attention/latent.h"
+#include "backend/cuda/attention/latent/latent.h"
 
 enum {
     LEAST_ROWS = 256,  /* of a bucket */

@@ -14,7 +14,7 @@
 #ifndef SL_BACKEND_CUDA_ATTENTION_LATENT_KERNEL_CUH
 #define SL_BACKEND_CUDA_ATTENTION_LATENT_KERNEL_CUH
 
-#include "backend/cuda/attention/latent.h"
+#include "backend/cuda/attention/latent/latent.h"
 #include "backend/cuda/attention/mma_products.cuh"
 #include "backend/cuda/ptx/barrier.cuh"
 

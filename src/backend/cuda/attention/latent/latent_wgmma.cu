@@ -8,7 +8,7 @@
  *
  * Class "wgmma64/pair", after the type: as "wgmma128", but for tiles of 64 keys, and for l: even tiles' and
  * odd tiles' p are added apart, the first ones' sum comes first at the end. */
-#include "backend/cuda/attention/latent.h"
+#include "backend/cuda/attention/latent/latent.h"
 #include "backend/cuda/attention/wgmma_softmax.cuh"
 
 enum { LATENT_STAGES = 2, LATENT_RUNS = 2 /* known at a time */ };

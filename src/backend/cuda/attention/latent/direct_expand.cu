@@ -7,7 +7,7 @@
  * one matrix share them out.
  *
  * Products are added in f32, 16 inputs after the other, and rounded to the cache's type. */
-#include "backend/cuda/attention/direct.h"
+#include "backend/cuda/attention/latent/direct.h"
 #include "backend/cuda/attention/page_maps.cuh"
 #include "backend/cuda/ptx/wgmma_tiles.cuh"
 #include "backend/cuda/types/types.cuh"
