@@ -67,13 +67,29 @@ static int32_t ranges_of(const sl_cache_group *group, int32_t table_width, bool 
     return keys <= RANGE_TILES * SL_PAGE_TOKENS ? 1 : most < all ? most : all;
 }
 
-static uint64_t ranges_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+/* Whether wgmma reads a copy. */
+static bool is_copied(sl_qtype type) {
+    return type == SL_QTYPE_Q8_0 || type == SL_QTYPE_FP8;
+}
+
+static uint64_t ranges_bytes(const sl_kernel *kernel, const sl_kernel_query *query) {
     const sl_op_attention *attention = &query->op->u.attention;
     const sl_cache_group *group = &query->program->groups[attention->place.group];
     const int32_t ranges = ranges_of(group, sl_table_width(query->limits->context), kernel->deterministic);
     return ranges == 1 ? 0
                        : (uint64_t)query->rows[SL_ROWS_STEP] * (uint64_t)attention->heads * (uint64_t)ranges *
                              (uint64_t)(DECODE_HEAD + group->value_size) * sizeof(float);
+}
+
+/* The copy, and behind it the parts. */
+static uint64_t copy_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+    const sl_cache_group *group = &query->program->groups[query->op->u.attention.place.group];
+    (void)kernel;
+    return is_copied(query->cache_type) ? sl_decoded_cache_of(group, query->limits).bytes : 0;
+}
+
+static uint64_t ranges_workspace(const sl_kernel *kernel, const sl_kernel_query *query) {
+    return copy_workspace(kernel, query) + ranges_bytes(kernel, query);
 }
 
 /* Rows whose parts several blocks may have: of more, a block has a row's parts all. */
@@ -157,8 +173,13 @@ static const char *few_rows_decline(const sl_kernel *kernel, const sl_kernel_que
     const int32_t runs = (rows * (attention->heads / group->kv_heads) + units - 1) / units * group->kv_heads;
     return ranged && 4 * runs >= 3 * sl_cuda_facts_of(query->backend)->processors
                ? "has rows enough for all processors without ranges"
-           : ranges_workspace(kernel, query) > MOST_RANGES_SCRATCH ? "its ranges would take more than 1 GiB"
-                                                                   : NULL;
+           : ranges_bytes(kernel, query) > MOST_RANGES_SCRATCH ? "its ranges would take more than 1 GiB"
+                                                               : NULL;
+}
+
+static bool is_wgmma(sl_cuda_arrangement arrangement) {
+    return arrangement == SL_CUDA_WGMMA_PROMPT || arrangement == SL_CUDA_WGMMA_PROMPT_DET ||
+           arrangement == SL_CUDA_DECODE_PROMPT || is_ranged(arrangement);
 }
 
 static bool is_decode(sl_cuda_arrangement arrangement) {
@@ -193,7 +214,7 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
         row->arrangement == SL_CUDA_WGMMA_PROMPT_DET || row->arrangement == SL_CUDA_WGMMA_RANGES_DET;
     const bool mixed = row->arrangement == SL_CUDA_DECODE_PROMPT;
     const bool ranges = is_ranged(row->arrangement) || mixed;
-    const bool wgmma = row->arrangement == SL_CUDA_WGMMA_PROMPT || wgmma_split || ranges;
+    const bool wgmma = is_wgmma(row->arrangement);
     const bool few = !wgmma && row->arrangement != SL_CUDA_MMA_PROMPT;
     const sl_cuda_facts *facts = sl_cuda_facts_of(query->backend);
     const sl_qtype type = query->cache_type;
@@ -241,7 +262,10 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
     if (reason) {
         return reason;
     }
-    if (!ranges && kernel->workspace && kernel->workspace(kernel, query) > MOST_SCRATCH) {
+    if (wgmma && is_copied(type) && sl_decoded_cache_of(group, query->limits).rounds == 0) {
+        return "a layer's keys and values in f16 would take more than 4 GiB";
+    }
+    if (!wgmma && kernel->workspace && kernel->workspace(kernel, query) > MOST_SCRATCH) {
         return "its parts would take more than 256 MiB";
     }
     if (is_decode(row->arrangement)) {
@@ -271,17 +295,49 @@ static mma_args args_of(const sl_cuda_context *context, const sl_cuda_op *op) {
                            : beside || is_ranged(arrangement) ? ranges_of(group, context->table_width, det)
                                                               : 1;
     const bool partial = splits > 1 || arrangement == SL_CUDA_MMA_ROWS16;
+    const uint64_t copy = is_wgmma(arrangement) && is_copied(context->caches[attention->place.group].type)
+                              ? sl_decoded_cache_of(group, op->limits).bytes
+                              : 0;
     return {*attention,
             op->in[0],
             op->in[1],
             op->out[0],
             (const float *)op->weights[0].data,
-            partial ? (float *)op->scratch : NULL,
+            partial ? (float *)(void *)(op->scratch + copy) : NULL,
             splits,
             1,
             attention->heads / group->kv_heads,
             beside,
+            {},
             {}};
+}
+
+static cudaError_t attend_by_wgmma(const sl_cuda_context *context, const sl_cuda_op *op, const mma_args *args,
+                                   cudaStream_t stream) {
+    const sl_cache_group *group = &op->program->groups[args->attention.place.group];
+    const mma_launch_shape shape = {size_of(group), op->rows[SL_ROWS_STEP], op->spans, group->kv_heads, false,
+                                    false};
+    const bool split = op->kernel->kernel.deterministic;
+    return split ? sl_wgmma_prompt_launch_split(context, args, &shape, stream)
+                 : sl_wgmma_prompt_launch(context, args, &shape, stream);
+}
+
+/* Of caches that wgmma does not read: a copy, and the attention to it, of some of the spans after the others.
+ */
+static cudaError_t attend_to_copies(const sl_cuda_context *context, const sl_cuda_op *op, mma_args args,
+                                    cudaStream_t stream) {
+    const sl_cache_place place = args.attention.place;
+    const sl_decoded_cache layout = sl_decoded_cache_of(&op->program->groups[place.group], op->limits);
+    cudaError_t code = cudaSuccess;
+    args.attention.place.layer = 0;
+    for (int32_t round = 0; round < layout.rounds && code == cudaSuccess; round++) {
+        sl_cuda_context copied = *context;
+        const sl_decoded_args copy = {place, {round * layout.slots, layout.slots}, !args.beside};
+        args.decoded = copy.slots;
+        code = sl_decode_cache(&copied, op, &copy, op->scratch, stream);
+        code = code ? code : attend_by_wgmma(&copied, op, &args, stream);
+    }
+    return code;
 }
 
 /* Up to 16, up to 64, or more rows by mma, or by wgmma: what is before a merge. */
@@ -289,21 +345,15 @@ static cudaError_t attend(const sl_cuda_context *context, const sl_cuda_op *op, 
                           cudaStream_t stream) {
     const sl_cuda_arrangement arrangement = op->kernel->arrangement;
     const sl_cache_group *group = &op->program->groups[args->attention.place.group];
+    const sl_qtype type = context->caches[args->attention.place.group].type;
+    if (is_wgmma(arrangement)) {
+        return is_copied(type) ? attend_to_copies(context, op, *args, stream)
+                               : attend_by_wgmma(context, op, args, stream);
+    }
     const bool few = arrangement == SL_CUDA_MMA_ROWS16 || arrangement == SL_CUDA_MMA_ROWS64;
     const mma_launch_shape shape = {size_of(group), op->rows[SL_ROWS_STEP], op->spans, group->kv_heads, few,
                                     false};
-    const cache_type *type = type_of(context->caches[args->attention.place.group].type);
-    switch (arrangement) {
-    case SL_CUDA_DECODE_PROMPT:
-    case SL_CUDA_WGMMA_RANGES:
-    case SL_CUDA_WGMMA_PROMPT:
-        return sl_wgmma_prompt_launch(context, args, &shape, stream);
-    case SL_CUDA_WGMMA_RANGES_DET:
-    case SL_CUDA_WGMMA_PROMPT_DET:
-        return sl_wgmma_prompt_launch_split(context, args, &shape, stream);
-    default:
-        return type->mma->launch(context, args, &shape, stream);
-    }
+    return type_of(type)->mma->launch(context, args, &shape, stream);
 }
 
 static SL_CUDA_RUN(run) {
@@ -461,7 +511,7 @@ static const char *decode_quantize_declines(const sl_fusion *fusion, const sl_fu
               run_decode, .declines = declines, .workspace = decode_workspace)
 #define WGMMA(ID, type_name, product, most)                                                                  \
     ATTENTION(ID, "wgmma-prompt-" #type_name, SL_CUDA_WGMMA_PROMPT, product "/wgmma128", LEAST_WGMMA_ROWS,   \
-              0, most, run, .declines = declines)
+              0, most, run, .declines = declines, .workspace = copy_workspace)
 /* Of few rows by ranges of their keys. */
 #define RANGES(ID, type_name, product, most)                                                                 \
     ATTENTION(ID, "wgmma-ranges-" #type_name, SL_CUDA_WGMMA_RANGES, product "/wgmma128/split1024",           \
@@ -483,7 +533,8 @@ static const char *decode_quantize_declines(const sl_fusion *fusion, const sl_fu
               most, run_decode, .deterministic = true, .declines = declines, .workspace = chunks_workspace)
 #define WGMMA_DET(ID, type_name, product, most)                                                              \
     ATTENTION(ID, "wgmma-prompt-det-" #type_name, SL_CUDA_WGMMA_PROMPT_DET, product MMA_CLASS,               \
-              LEAST_WGMMA_ROWS, 0, most, run, .deterministic = true, .declines = declines)
+              LEAST_WGMMA_ROWS, 0, most, run, .deterministic = true, .declines = declines,                   \
+              .workspace = copy_workspace)
 #define MMAS(ID, type_name, product, most)                                                                   \
     ATTENTION(ID, "mma-rows16-" #type_name, SL_CUDA_MMA_ROWS16, product MMA_CLASS, 0, 16, most, run,         \
               .declines = declines, .workspace = chunks_workspace),                                          \
@@ -494,21 +545,16 @@ static const char *decode_quantize_declines(const sl_fusion *fusion, const sl_fu
 #define EVERY_ROWS(ID, type_name, product, most)                                                             \
     DECODE(ID, type_name, product, most), DECODE_DET(ID, type_name, product, most),                          \
         MMAS(ID, type_name, product, most)
+/* Where the keys of many rows are read by wgmma: of q8_0 and fp8 from a copy. */
+#define BY_WGMMA(ID, type_name, product, most)                                                               \
+    DECODE_PROMPT(ID, type_name, product, most), WGMMA(ID, type_name, product, most),                        \
+        WGMMA_DET(ID, type_name, product, most), RANGES(ID, type_name, product, most),                       \
+        RANGES_DET(ID, type_name, product, most)
 static const sl_cuda_kernel KERNELS[] = {
-    EVERY_ROWS(F16, f16, "f16", 1e-2f),
-    WGMMA(F16, f16, "f16", 1e-2f),
-    WGMMA_DET(F16, f16, "f16", 1e-2f),
-    DECODE_PROMPT(F16, f16, "f16", 1e-2f),
-    DECODE_PROMPT(BF16, bf16, "bf16", 5e-2f),
-    EVERY_ROWS(BF16, bf16, "bf16", 5e-2f),
-    WGMMA(BF16, bf16, "bf16", 5e-2f),
-    WGMMA_DET(BF16, bf16, "bf16", 5e-2f),
-    RANGES(F16, f16, "f16", 1e-2f),
-    RANGES_DET(F16, f16, "f16", 1e-2f),
-    RANGES(BF16, bf16, "bf16", 5e-2f),
-    RANGES_DET(BF16, bf16, "bf16", 5e-2f),
-    EVERY_ROWS(Q8_0, q8_0, "q8_0:f16", 0.15f),
-    EVERY_ROWS(FP8, fp8, "fp8:f16", 0.15f),
+    EVERY_ROWS(F16, f16, "f16", 1e-2f),        BY_WGMMA(F16, f16, "f16", 1e-2f),
+    EVERY_ROWS(BF16, bf16, "bf16", 5e-2f),     BY_WGMMA(BF16, bf16, "bf16", 5e-2f),
+    EVERY_ROWS(Q8_0, q8_0, "q8_0:f16", 0.15f), EVERY_ROWS(FP8, fp8, "fp8:f16", 0.15f),
+    BY_WGMMA(Q8_0, q8_0, "q8_0:f16", 0.15f),   BY_WGMMA(FP8, fp8, "fp8:f16", 0.15f),
 };
 
 static const sl_cuda_fusion FUSIONS[] = {

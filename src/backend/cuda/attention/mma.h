@@ -2,6 +2,7 @@
 #ifndef SL_BACKEND_CUDA_ATTENTION_MMA_H
 #define SL_BACKEND_CUDA_ATTENTION_MMA_H
 
+#include "backend/cuda/attention/decoded_cache.h"
 #include "backend/cuda/attention/latent/direct.h"
 
 #ifdef __CUDACC__
@@ -59,6 +60,7 @@ typedef struct mma_args {
     int32_t ratio;    /* query heads per key head */
     bool beside;      /* wgmma: spans of one row are the next launch's, which begins beside this one */
     sl_direct direct; /* wgmma, latent: whose rows it has */
+    sl_decoded_slots decoded; /* wgmma: of these again those */
 } mma_args;
 
 typedef struct mma_launch_shape {

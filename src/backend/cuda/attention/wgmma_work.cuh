@@ -107,7 +107,8 @@ static __device__ __forceinline__ wgmma_run wgmma_find(const sl_cuda_context &co
     wgmma_run run = {};
     for (int32_t top = spans; top > 0 && before <= block; top -= SL_WARP) {
         const int32_t s = top - 1 - lane;
-        const bool takes = s >= 0 && sl_direct_takes(&args.direct, &context.spans[s]);
+        const bool takes = s >= 0 && sl_direct_takes(&args.direct, &context.spans[s]) &&
+                           sl_decoded_takes(&args.decoded, context.spans[s].slot);
         const int32_t rows = takes ? context.spans[s].row_count : 0;
         const int32_t units = args.beside && rows == 1 ? 0 : rows * args.ratio;
         const int32_t runs = (units + SHAPE::UNITS - 1) / SHAPE::UNITS;

@@ -116,6 +116,7 @@ static SL_CUDA_RUN(run) {
                            1,
                            ratio,
                            false,
+                           {},
                            {}};
     const latent_launch_shape shape = {
         group->key_size, group->value_size, rows,
