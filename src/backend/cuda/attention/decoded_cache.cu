@@ -34,17 +34,17 @@ typedef struct decoded_copy {
     sl_cuda_cache to; /* its table has all slots of the step, from slot 0 on */
 } decoded_copy;
 
-/* The rows of keys, or of values, of a page's heads. */
+/* A head's keys, or values, of a page. */
 template <int TYPE>
 static __device__ __forceinline__ void decode_rows(const unsigned char *from, uint64_t row_bytes,
-                                                   unsigned char *to, int32_t rows, int32_t size) {
+                                                   unsigned char *to, int32_t size) {
     const int32_t pieces = (size + PIECE - 1) / PIECE;
-#pragma unroll 4
-    for (int32_t i = (int32_t)threadIdx.x; i < rows * pieces; i += THREADS) {
+#pragma unroll 2
+    for (int32_t i = (int32_t)threadIdx.x; i < SL_PAGE_TOKENS * pieces; i += THREADS) {
         const int32_t row = i / pieces, piece = i % pieces;
         uint32_t out[PIECE / 2];
         mma_decode16<TYPE>(from + (uint64_t)row * row_bytes, piece, out);
-        uint4 *at = (uint4 *)(void *)(to + 2 * ((int64_t)row * size + PIECE * piece));
+        uint4 *at = (uint4 *)(void *)(to + 2 * (row * size + PIECE * piece));
         at[0] = make_uint4(out[0], out[1], out[2], out[3]);
         if (PIECE * piece + 8 < size) {
             at[1] = make_uint4(out[4], out[5], out[6], out[7]);
@@ -52,7 +52,8 @@ static __device__ __forceinline__ void decode_rows(const unsigned char *from, ui
     }
 }
 
-/* A span for each y of the grid, whose pages the blocks of x take in turn. */
+/* A span for each y of the grid. Blocks of x take its pages' heads in turn, keys and values apart: of few
+ * pages too there is something for many of them. */
 template <int TYPE>
 static __global__ void __launch_bounds__(THREADS)
     decode_cache_kernel(const __grid_constant__ sl_cuda_context context,
@@ -70,21 +71,27 @@ static __global__ void __launch_bounds__(THREADS)
     }
     const int32_t *table = cache.table + (int64_t)span.slot * context.table_width;
     int32_t *to_table = copy.to.table + (int64_t)span.slot * context.table_width;
-    const int32_t first = mma_first_seen(cache.window, span.length[group]) / SL_PAGE_TOKENS,
+    const int32_t seen = mma_first_seen(cache.window, span.length[group]) / SL_PAGE_TOKENS,
+                  first = seen / TILE_PAGES * TILE_PAGES,
                   last = (span.length[group] + span.row_count - 1) / SL_PAGE_TOKENS;
-    const int32_t rows = cache.kv_heads * SL_PAGE_TOKENS,
-                  begin = (span.slot - copy.args.slots.first) * context.table_width;
-    for (int32_t index = first / TILE_PAGES * TILE_PAGES + (int32_t)blockIdx.x; index <= last;
-         index += (int32_t)gridDim.x) {
-        const int32_t page =
-            table[index] > 0 ? table[index] : 0; /* of one that is gone nobody sees anything */
+    const int32_t begin = (span.slot - copy.args.slots.first) * context.table_width,
+                  parts = 2 * cache.kv_heads;
+    for (int32_t item = (int32_t)blockIdx.x; item < (last + 1 - first) * parts; item += (int32_t)gridDim.x) {
+        const int32_t index = first + item / parts, part = item % parts, head = part / 2;
+        /* Of a page that is gone nobody sees anything. */
+        const int32_t page = table[index] > 0 ? table[index] : 0;
         const unsigned char *from = cache.pages + (uint64_t)page * cache.page_bytes +
                                     (uint64_t)copy.args.place.layer * cache.layer_bytes;
         unsigned char *to = copy.to.pages + (uint64_t)(begin + index) * copy.to.page_bytes;
-        decode_rows<TYPE>(from, cache.key_bytes, to, rows, cache.key_size);
-        decode_rows<TYPE>(from + cache.values, cache.value_bytes, to + copy.to.values, rows,
-                          cache.value_size);
-        if (threadIdx.x == 0) {
+        const int32_t row = head * SL_PAGE_TOKENS;
+        if (part % 2 == 0) {
+            decode_rows<TYPE>(from + row * cache.key_bytes, cache.key_bytes, to + row * copy.to.key_bytes,
+                              cache.key_size);
+        } else {
+            decode_rows<TYPE>(from + cache.values + row * cache.value_bytes, cache.value_bytes,
+                              to + copy.to.values + row * copy.to.value_bytes, cache.value_size);
+        }
+        if (part == 0 && threadIdx.x == 0) {
             to_table[index] = begin + index;
         }
     }
