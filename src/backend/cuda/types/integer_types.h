@@ -12,6 +12,12 @@
 #define SL_INTEGER_TABLES(EACH) EACH(IQ4_NL, iq4_nl), EACH(IQ4_XS, iq4_xs), EACH(MXFP4, mxfp4)
 #define SL_INTEGER_NVFP4(EACH) EACH(NVFP4, nvfp4), EACH(NVFP4_128, nvfp4_128)
 
+/* Of these, in `i8-row1` and `i8-rows8` alone. */
+#define SL_INTEGER_IQ1(EACH) EACH(IQ1_S, iq1_s), EACH(IQ1_M, iq1_m)
+#define SL_INTEGER_IQ2(EACH) EACH(IQ2_XXS, iq2_xxs), EACH(IQ2_XS, iq2_xs), EACH(IQ2_S, iq2_s)
+#define SL_INTEGER_IQ3(EACH) EACH(IQ3_XXS, iq3_xxs), EACH(IQ3_S, iq3_s)
+#define SL_INTEGER_TERNARY(EACH) EACH(TQ1_0, tq1_0), EACH(TQ2_0, tq2_0)
+
 #define SL_INTEGER_TYPES(EACH)                                                                               \
     SL_INTEGER_LEGACY(EACH), SL_INTEGER_KQUANTS(EACH), SL_INTEGER_FIVES(EACH), SL_INTEGER_BITS(EACH),        \
         SL_INTEGER_TABLES(EACH), SL_INTEGER_NVFP4(EACH)

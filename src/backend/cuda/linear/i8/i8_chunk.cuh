@@ -27,6 +27,7 @@ template <int WEIGHT_BYTES, int BRINGS, int TIMES = 0, bool INTERLEAVES = false>
     enum { RECORD = SL_CHUNK + 4 * (SL_CHUNK_GROUPS + EXTRA) + 16 };
     enum { HALVES = 0 };             /* whether there is sl_half_chunk */
     enum { HALVES_INTERLEAVED = 0 }; /* each half of a group lies as 0 8 1 9 ... 7 15 (in sl_chunk alone) */
+    enum { EIGHTS = 0 };             /* a lane of sl_tile has eight neighbouring columns of a group */
 };
 /* Of the types of blocks.cuh; others have a shape of their own. */
 template <int TYPE> struct block_chunk {
@@ -177,6 +178,26 @@ template <int TYPE> struct sl_x_chunk {
 /* ---- products ---- */
 
 template <int TYPE> struct sl_chunk;
+
+/* What a type's products look up: BYTES of shared memory, at a multiple of 16. Constants, so a block fills
+ * them before it waits for its inputs; a barrier is the caller's. */
+template <int TYPE> struct sl_tables {
+    enum { BYTES = 0 };
+    static __device__ __forceinline__ void fill(unsigned char *) {
+    }
+};
+
+/* sl_chunk's product; tables: what sl_tables filled. */
+template <int TYPE>
+static __device__ __forceinline__ float sl_multiply_chunk(const unsigned char *w, const sl_x_chunk<TYPE> &x,
+                                                          const unsigned char *tables) {
+    if constexpr (sl_tables<TYPE>::BYTES > 0) {
+        return sl_chunk<TYPE>::product(w, x, tables);
+    } else {
+        (void)tables;
+        return sl_chunk<TYPE>::product(w, x);
+    }
+}
 
 /* A chunk by two neighbouring lanes, four groups each: half the registers for x, so twice the warps. `half`:
  * of this lane; x: its groups. The second lane returns the product, the bits of sl_chunk's. */

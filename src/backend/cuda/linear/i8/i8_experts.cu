@@ -1,5 +1,7 @@
 /* One row's experts in two launches, for the types that experts come in. */
+#include "backend/cuda/linear/i8/i8_codebook.cuh"
 #include "backend/cuda/linear/i8/i8_experts.cuh"
+#include "backend/cuda/linear/i8/i8_ternary.cuh"
 #include "backend/cuda/linear/linear.h"
 
 enum { GATED_MOST_BYTES = 220 * 1024, DOWN_MOST_BYTES = 100 * 1024 };
@@ -25,7 +27,9 @@ static const struct experts_type {
     sl_qtype type;
     sl_cuda_run gated, down;
     cudaError_t (*prepare)(int most_bytes);
-} TYPES[] = {EXPERTS(Q8_0), EXPERTS(Q4_0), EXPERTS(Q4_K), EXPERTS(Q5_K), EXPERTS(Q6_K)};
+} TYPES[] = {EXPERTS(Q8_0), EXPERTS(Q4_0),    EXPERTS(Q4_K),   EXPERTS(Q5_K),  EXPERTS(Q6_K),
+             EXPERTS(TQ1_0), EXPERTS(TQ2_0),   EXPERTS(IQ3_XXS), EXPERTS(IQ3_S), EXPERTS(IQ2_XXS),
+             EXPERTS(IQ2_XS), EXPERTS(IQ2_S), EXPERTS(IQ1_S), EXPERTS(IQ1_M)};
 
 static const experts_type *type_of(sl_qtype type) {
     for (const experts_type &row : TYPES) {
@@ -135,7 +139,7 @@ static const char *declines(const sl_fusion *fusion, const sl_fusion_query *quer
     const sl_weight *gate = &weights[gated->u.linear.segments[0].weight];
     const sl_weight *out = &weights[down->u.linear.segments[0].weight];
     if (!type_of(gate->type) || !type_of(out->type)) {
-        return "takes weights of q8_0, q4_0, q4_k, q5_k and q6_k";
+        return "takes weights of q8_0, q4_0, q4_k, q5_k, q6_k, iq1, iq2, iq3, tq1_0 and tq2_0";
     }
     if (sl_cuda_columns(gate) > SL_WARP * SL_CHUNK ||
         (int64_t)router->u.router.used * sl_cuda_columns(out) > EXPERTS_MOST_COLUMNS) {

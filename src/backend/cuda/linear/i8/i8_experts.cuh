@@ -157,7 +157,7 @@ static __global__ void __launch_bounds__(GATED_THREADS, TYPE == SL_QTYPE_Q8_0 ? 
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
     const int32_t end = gated_first(args, blockIdx.x + 1);
     const int32_t groups = args.chunks * SL_CHUNK_GROUPS;
-    unsigned char *records = shared + RING + BARRIERS;
+    unsigned char *tables = shared + RING + BARRIERS, *records = tables + sl_tables<TYPE>::BYTES;
     int32_t granule = gated_first(args, blockIdx.x) + warp;
     gated_place place = gated_find(args, granule);
     const unsigned char *record = records + lane % args.chunks * RECORD;
@@ -174,6 +174,7 @@ static __global__ void __launch_bounds__(GATED_THREADS, TYPE == SL_QTYPE_Q8_0 ? 
             expert = ranks.next();
         }
     };
+    sl_tables<TYPE>::fill(tables);
     /* First on any numbers, while there is nothing else to do: so the instructions are near. */
 #pragma unroll 1
     for (int32_t pass = 0; pass < 2; pass++) {
@@ -213,7 +214,7 @@ static __global__ void __launch_bounds__(GATED_THREADS, TYPE == SL_QTYPE_Q8_0 ? 
             if (lane < place.chunks) {
                 sl_x_chunk<TYPE> x;
                 x.load(record);
-                sums[which] = sl_chunk<TYPE>::product(chunks + lane * BYTES, x);
+                sums[which] = sl_multiply_chunk<TYPE>(chunks + lane * BYTES, x, tables);
             }
             if (more) {
                 sl_fence_shared();
@@ -364,7 +365,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 2)
     const int32_t used = args.combine.combine.used;
     const int32_t first = (int32_t)blockIdx.x * args.outputs;
     const int32_t outputs = min(args.outputs, args.weight.rows - first), each = outputs * args.chunks;
-    unsigned char *records = shared + used * args.slot;
+    unsigned char *const weights = shared + sl_tables<TYPE>::BYTES, *records = weights + used * args.slot;
     float *sums = (float *)(void *)(records + used * args.chunks * RECORD), *parts = sums + used * each;
     const bool valid = args.header->rows > 0;
     const auto place_of = [&](int32_t rank) {
@@ -390,10 +391,11 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 2)
             const uint32_t lead = BYTES % 16 ? (uint32_t)((uint64_t)from & 15u) : 0;
             const uint32_t bytes = (lead + (uint32_t)(each * BYTES) + 15) / 16 * 16;
             sl_barrier_expect(barrier, bytes);
-            sl_bulk_copy(sl_shared_address(shared + rank * args.slot), from - lead, bytes, barrier);
+            sl_bulk_copy(sl_shared_address(weights + rank * args.slot), from - lead, bytes, barrier);
         }
     }
 #endif
+    sl_tables<TYPE>::fill(shared);
     sl_wait_for_inputs();
     sl_let_next_begin();
     if (!valid) {
@@ -409,7 +411,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 2)
         const uint32_t lead = BYTES % 16 ? (uint32_t)((uint64_t)place_of(rank) & 15u) : 0;
         sl_x_chunk<TYPE> x;
         x.load(records + (rank * args.chunks + chunk) * RECORD);
-        sums[i] = sl_chunk<TYPE>::product(shared + rank * args.slot + lead + at * BYTES, x);
+        sums[i] = sl_multiply_chunk<TYPE>(weights + rank * args.slot + lead + at * BYTES, x, shared);
     }
     __syncthreads();
     for (int32_t i = (int32_t)threadIdx.x; i < used * outputs; i += DOWN_THREADS) {
@@ -430,7 +432,7 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 2)
 template <int TYPE> static int32_t gated_bytes(int32_t chunks) {
     enum { ABOVE_HALF = 116 * 1024 };
     const int32_t bytes =
-        GATED_WARPS * 2 * (warp_ring<TYPE, 2>::SLOT + 8) + chunks * sl_chunk_shape<TYPE>::RECORD;
+        GATED_WARPS * 2 * (warp_ring<TYPE, 2>::SLOT + 8) + sl_tables<TYPE>::BYTES + chunks * sl_chunk_shape<TYPE>::RECORD;
     return bytes > ABOVE_HALF ? bytes : ABOVE_HALF;
 }
 
@@ -470,13 +472,13 @@ static cudaError_t down_launch(const sl_cuda_context *context, const sl_cuda_op 
     args.combine = sl_combine_args_of(combine);
     args.header = context->header;
     args.chunks = args.weight.columns / SL_CHUNK;
-    enum { BYTES = sl_chunk_shape<TYPE>::BYTES, MOST_BYTES = 76 * 1024 };
+    enum { BYTES = sl_chunk_shape<TYPE>::BYTES, MOST_BYTES = (sl_tables<TYPE>::BYTES ? 96 : 76) * 1024 };
     const int32_t used = args.combine.combine.used;
     sl_launch_shape shape = {};
     for (int32_t waves = 1; waves == 1 || (shape.shared_bytes > MOST_BYTES && args.outputs > 1); waves++) {
         args.outputs = (args.weight.rows + waves * context->processors - 1) / (waves * context->processors);
         args.slot = (args.outputs * args.chunks * BYTES + 15) / 16 * 16 + (BYTES % 16 ? 16 : 0);
-        shape.shared_bytes = (uint32_t)(used * (args.slot + args.chunks * sl_chunk_shape<TYPE>::RECORD +
+        shape.shared_bytes = (uint32_t)(sl_tables<TYPE>::BYTES + used * (args.slot + args.chunks * sl_chunk_shape<TYPE>::RECORD +
                                                 args.outputs * (args.chunks + 1) * (int32_t)sizeof(float)));
     }
     shape.grid = dim3((unsigned)((args.weight.rows + args.outputs - 1) / args.outputs));

@@ -40,7 +40,7 @@ template <int COUNT> static __device__ __forceinline__ void shift_halves(const u
 /* Thread t of a row's four reads words 2 t and 2 t + 1. */
 template <int TYPE> static __device__ __forceinline__ void order_group(uint32_t *words, int32_t group) {
     uint32_t moved[8];
-    if (TYPE == SL_QTYPE_Q4_K || TYPE == SL_QTYPE_Q5_K) {
+    if (TYPE == SL_QTYPE_Q4_K || TYPE == SL_QTYPE_Q5_K || sl_chunk_shape<TYPE>::EIGHTS) {
         return; /* eight bytes of the block's 32 */
     }
     if (sl_chunk_shape<TYPE>::INTERLEAVED) {
@@ -167,6 +167,18 @@ static __device__ __forceinline__ void tile_add(float sums[4], const int32_t dot
 
 /* w: the chunks of weight rows lane / 4 and 8 further. x: the chunk's record. */
 template <int TYPE> struct sl_tile;
+
+/* Its products; tables: what sl_tables filled. */
+template <int TYPE, typename X>
+static __device__ __forceinline__ void sl_add_tile(const unsigned char *const w[2], const X &x, int32_t lane,
+                                                   float sums[4], const unsigned char *tables) {
+    if constexpr (sl_tables<TYPE>::BYTES > 0) {
+        sl_tile<TYPE>::add(w, x, lane, sums, tables);
+    } else {
+        (void)tables;
+        sl_tile<TYPE>::add(w, x, lane, sums);
+    }
+}
 
 template <int TYPE> struct tile_with_minima {
     template <typename X>

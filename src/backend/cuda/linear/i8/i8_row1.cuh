@@ -221,7 +221,7 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 1)
     enum { RECORD = sl_chunk_shape<TYPE>::RECORD, BARRIERS = (WARPS * SLOTS * 8 + 15) / 16 * 16 };
     extern __shared__ __align__(128) unsigned char shared[];
     const sl_matvec_args &op = args.op;
-    unsigned char *records = shared + RING + BARRIERS;
+    unsigned char *tables = shared + RING + BARRIERS, *records = tables + sl_tables<TYPE>::BYTES;
     float *sums = (float *)(records + op.chunks * RECORD);
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
     const int32_t y_row = (int32_t)blockIdx.y;
@@ -246,6 +246,7 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 1)
             copy_next(slot);
         }
     }
+    sl_tables<TYPE>::fill(tables);
     sl_wait_for_inputs();
     const bool valid = y_row < sl_matvec_rows(op);
     if (op.ids.data) {
@@ -277,7 +278,7 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 1)
             }
             const unsigned char *chunks = ring.wait(item);
             if (lane < item.chunks) {
-                *sum = sl_chunk<TYPE>::product(chunks + lane * BYTES, x);
+                *sum = sl_multiply_chunk<TYPE>(chunks + lane * BYTES, x, tables);
             }
             sl_fence_shared();
             __syncwarp();
@@ -298,7 +299,7 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 1)
 /* Of shared memory, where a warp has that many slots. */
 template <int TYPE, int WARPS, int SLOTS> static inline uint32_t row1_bytes(const row1_args &args) {
     return (uint32_t)(WARPS * SLOTS * warp_ring<TYPE, SLOTS>::SLOT + (WARPS * SLOTS * 8 + 15) / 16 * 16 +
-                      args.op.chunks * sl_chunk_shape<TYPE>::RECORD + args.batch * args.padded * 4);
+                      sl_tables<TYPE>::BYTES + args.op.chunks * sl_chunk_shape<TYPE>::RECORD + args.batch * args.padded * 4);
 }
 
 /* No more blocks than the device has processors, unless there are more rows of y: of two that share one the
@@ -307,7 +308,7 @@ template <int TYPE, int WARPS, int SLOTS> static inline uint32_t row1_bytes(cons
 template <int TYPE, int WARPS, int SLOTS>
 static cudaError_t row1_launch(const sl_cuda_context *context, const sl_cuda_op *op, cudaStream_t stream) {
     enum { MOST_CHUNKS = MATVEC_COLUMNS / SL_CHUNK };
-    static_assert(WARPS * (warp_ring<TYPE, 1>::SLOT + 16) +
+    static_assert(WARPS * (warp_ring<TYPE, 1>::SLOT + 16) + (int)sl_tables<TYPE>::BYTES +
                           MOST_CHUNKS * ((int)sl_chunk_shape<TYPE>::RECORD + 2 * SL_GRANULE * 4) +
                           2 * SL_GRANULE * 4 + ROW1_SUMS * 4 <=
                       MATVEC_SHARED_BYTES,

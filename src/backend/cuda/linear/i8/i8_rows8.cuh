@@ -107,7 +107,7 @@ template <int TYPE> static __device__ __forceinline__ void rows_copy(const rows_
 /* ---- products ---- */
 
 typedef struct rows_memory {
-    unsigned char *slots, *records;
+    unsigned char *slots, *tables, *records;
     float *sums; /* [tile of the batch][chunk of the phase][row of x][weight row] */
     float *kept; /* [tile of the group][row of x][weight row] */
 } rows_memory;
@@ -115,7 +115,7 @@ typedef struct rows_memory {
 /* The chunks of an item. sums: the tile's. */
 template <int TYPE>
 static __device__ __forceinline__ void rows_multiply(const rows_item &item, const unsigned char *slot,
-                                                     const unsigned char *records, float *sums) {
+                                                     const rows_memory &memory, float *sums) {
     typedef sl_tile_shape<TYPE> shape;
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, row = lane / 4;
     const unsigned char *w[2];
@@ -127,7 +127,8 @@ static __device__ __forceinline__ void rows_multiply(const rows_item &item, cons
 #pragma unroll 1
     for (int32_t c = item.chunk; c < item.chunk + item.chunks; c++) {
         float part[4] = {};
-        sl_tile<TYPE>::add(w, sl_tile_record<TYPE>(records + c * shape::X_BYTES, lane), lane, part);
+        sl_add_tile<TYPE>(w, sl_tile_record<TYPE>(memory.records + c * shape::X_BYTES, lane), lane, part,
+                          memory.tables);
         w[0] += sl_chunk_shape<TYPE>::BYTES;
         w[1] += sl_chunk_shape<TYPE>::BYTES;
         float *sum = sums + c * ROWS_SUMS + lane % 4 * 2 * ROWS_STRIDE + row;
@@ -189,7 +190,8 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 1)
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP, staged = min(args.op.chunks, (int32_t)ROWS_PHASE);
     rows_memory memory;
     memory.slots = shared + warp * SLOTS * SLOT;
-    memory.records = shared + WARPS * SLOTS * SLOT;
+    memory.tables = shared + WARPS * SLOTS * SLOT;
+    memory.records = memory.tables + sl_tables<TYPE>::BYTES;
     memory.sums = (float *)(memory.records + staged * sl_tile_shape<TYPE>::X_BYTES);
     memory.kept = memory.sums + args.batch * staged * ROWS_SUMS;
     rows_cursor at, next;
@@ -212,6 +214,7 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 1)
     for (int slot = 0; slot < SLOTS; slot++) {
         copy_next(slot);
     }
+    sl_tables<TYPE>::fill(memory.tables);
     sl_wait_for_inputs();
     const int32_t count = min(sl_matvec_rows(args.op), (int32_t)SL_TILE_X);
     int32_t slot = 0;
@@ -228,7 +231,7 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 1)
                 const rows_item item = rows_item_at<TYPE>(args, at);
                 sl_copy_wait<SLOTS - 1>();
                 __syncwarp();
-                rows_multiply<TYPE>(item, memory.slots + slot * SLOT, memory.records,
+                rows_multiply<TYPE>(item, memory.slots + slot * SLOT, memory,
                                     memory.sums + (item.tile - tile) * here.chunks * ROWS_SUMS);
                 __syncwarp();
                 copy_next(slot);
@@ -252,7 +255,7 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 1)
 /* As row1_bytes. */
 template <int TYPE, int WARPS, int SLOTS> static inline uint32_t rows_bytes(const rows_args &args) {
     const int32_t staged = args.op.chunks < ROWS_PHASE ? args.op.chunks : (int32_t)ROWS_PHASE;
-    return (uint32_t)(WARPS * SLOTS * SL_TILE_ROWS * sl_tile_shape<TYPE>::STRIDE +
+    return (uint32_t)(WARPS * SLOTS * SL_TILE_ROWS * sl_tile_shape<TYPE>::STRIDE + sl_tables<TYPE>::BYTES +
                       staged * sl_tile_shape<TYPE>::X_BYTES + args.batch * staged * ROWS_SUMS * 4 +
                       (args.keeps ? args.group * ROWS_TILE * 4 : 0));
 }
@@ -261,7 +264,7 @@ template <int TYPE, int WARPS, int SLOTS> static inline uint32_t rows_bytes(cons
 template <int TYPE, int WARPS, int SLOTS>
 static cudaError_t rows_launch(const sl_cuda_context *context, const sl_cuda_op *op, int32_t blocks,
                                cudaStream_t stream) {
-    static_assert(WARPS * SL_TILE_ROWS * sl_tile_shape<TYPE>::STRIDE +
+    static_assert(WARPS * SL_TILE_ROWS * sl_tile_shape<TYPE>::STRIDE + (int)sl_tables<TYPE>::BYTES +
                           ROWS_PHASE * (sl_tile_shape<TYPE>::X_BYTES + ROWS_SUMS * 4) + ROWS_ROOM +
                           ROWS_KEPT * ROWS_TILE * 4 <=
                       MATVEC_SHARED_BYTES,

@@ -5,9 +5,11 @@
 #include "backend/cuda/types/integer_types.h"
 #include "backend/cuda/linear/i8/i8.h"
 #include "backend/cuda/linear/i8/i8_bits.cuh"
+#include "backend/cuda/linear/i8/i8_codebook.cuh"
 #include "backend/cuda/linear/i8/i8_fp4.cuh"
 #include "backend/cuda/linear/i8/i8_row1.cuh"
 #include "backend/cuda/linear/i8/i8_rows8.cuh"
+#include "backend/cuda/linear/i8/i8_ternary.cuh"
 #include "backend/cuda/linear/i8/i8_row1_tma.cuh"
 
 /* Where there is room, a second slot's copy is under way while the first is multiplied. */

@@ -1,0 +1,9 @@
+/* Matrix products with few rows of IQ2. */
+#include "backend/cuda/linear/i8/i8_rows8_launch.cuh"
+
+static const sl_cuda_kernel KERNELS[] = {
+    SL_INTEGER_IQ2(I8_ROWS8),
+};
+
+SL_CUDA_FAMILY(i8_rows8_iq2) = {SL_CUDA_ROWS(KERNELS), SL_CUDA_NO_ROWS,
+                                matvec_prepare<SL_INTEGER_IQ2(SL_INTEGER_ID)>};
