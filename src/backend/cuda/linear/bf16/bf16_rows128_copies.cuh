@@ -8,7 +8,7 @@
 #include "backend/cuda/linear/k16/k16.h"
 #include "backend/cuda/common/expert_tiles.cuh"
 #include "backend/cuda/common/linear_arguments.cuh"
-#include "backend/cuda/linear/bf16/bf16_rows128_types.cuh"
+#include "backend/cuda/linear/bf16/bf16_rows128_blocks.cuh"
 
 enum {
     SKINNY_PART = 64,     /* outputs of a consumer warpgroup */
