@@ -9,11 +9,12 @@
 #define SKINNY_UP 6.189700196426902e26f    /* 2^89: times 2^-133, which bits count, is 2^-44 */
 #define SKINNY_DOWN 5.684341886080802e-14f /* 2^-44 */
 #define SKINNY_BIT 9.183549615799121e-41f  /* 2^-133 */
-/* -128, -8, -16 and -32 bits, twice */
+/* -128, -8, -16, -32 and -1 bits, twice */
 #define SKINNY_OFFSET_Q8_0 0x80808080u
 #define SKINNY_OFFSET_Q4_0 0x80088008u
 #define SKINNY_OFFSET_Q5_0 0x80108010u
 #define SKINNY_OFFSET_Q6_K 0x80208020u
+#define SKINNY_OFFSET_TQ 0x80018001u
 
 /* Of types whose quants are small floating-point numbers: what takes BF16 numbers of those bits, the exponent
  * not biased anew, to 2^-44 of what they mean. */

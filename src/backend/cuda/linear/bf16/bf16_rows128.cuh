@@ -181,6 +181,8 @@ static __global__ void __launch_bounds__(skinny_shape<ROWS>::threads, 1)
             skinny_bring_chunk<TYPE, ROWS>(work, &copies);
         }
     }
+    sl_codebook<TYPE>::fill(memory + skinny_memory<TYPE, ROWS>::table, (int32_t)threadIdx.x,
+                            (int32_t)blockDim.x);
     if (threadIdx.x < SL_WARP) {
         skinny_barriers<TYPE, ROWS>::init(base, args.parts, args.list != NULL);
     }

@@ -8,7 +8,8 @@
 #include "backend/cuda/linear/k16/k16.h"
 #include "backend/cuda/common/expert_tiles.cuh"
 #include "backend/cuda/common/linear_arguments.cuh"
-#include "backend/cuda/linear/bf16/bf16_rows128_blocks.cuh"
+#include "backend/cuda/linear/bf16/bf16_rows128_bits.cuh"
+#include "backend/cuda/linear/bf16/bf16_rows128_codes.cuh"
 
 enum {
     SKINNY_PART = 64,     /* outputs of a consumer warpgroup */
@@ -88,7 +89,8 @@ template <int TYPE, int ROWS> struct skinny_looks {
 /* Places in shared memory, from an address that is a multiple of 1024 on. */
 template <int TYPE, int ROWS> struct skinny_memory {
     enum {
-        scales = 0,
+        table = 0, /* of types with a codebook: its points */
+        scales = table + sl_codebook<TYPE>::BYTES,
         rows = scales + 2 * (int)skinny_shape<ROWS>::parts * SKINNY_PART * skinny_layout<TYPE>::scales,
         barriers = rows + SKINNY_X_COPIERS * ROWS * 4,
         schedule = barriers + 8 * (2 * skinny_shape<ROWS>::stages + 2 * SKINNY_CHUNKS),

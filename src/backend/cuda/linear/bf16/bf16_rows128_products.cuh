@@ -53,6 +53,8 @@ static __device__ __forceinline__ skinny_lane skinny_lane_of(const skinny_work &
     }
     me.view.pair = (uint32_t)me.lane % 4 * 2;
     me.view.select = me.view.pair * 0x1111 + 0x1100;
+    me.view.table =
+        work.base + memory::table + (sl_codebook<TYPE>::WIDTH == 4 ? me.view.pair % 4 : me.view.pair);
     me.view.scales = work.base + me.scales + (uint32_t)(me.lane / 4 * 16);
     return me;
 }

@@ -186,6 +186,7 @@ typedef struct skinny_view {
     uint32_t pair;   /* lane % 4 * 2: first of the lane's two columns in each eight */
     uint32_t
         select; /* of two words, for __byte_perm: the bytes of these columns to the lower bytes of halves */
+    uint32_t table; /* of a codebook: the lane's two columns of the first point */
 } skinny_view;
 
 /* A row's scales of a step: two words, of K-quants four. */

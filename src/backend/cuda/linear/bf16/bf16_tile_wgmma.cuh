@@ -246,6 +246,8 @@ bf16_tile_multiply_pairs(const bf16_tile_work &work, const unsigned char *weight
     view.scales = work.base + bf16_tile_memory<TYPE>::scales + bf16_tile_pair_scales<TYPE>(row);
     view.pair = (uint32_t)columns.lane % 4 * 2;
     view.select = view.pair * 0x1111 + 0x1100;
+    view.table = work.base + bf16_tile_memory<TYPE>::table +
+                 (sl_codebook<TYPE>::WIDTH == 4 ? view.pair % 4 : view.pair);
     skinny_decoder<TYPE> decoder;
     decoder.load(view, columns.step);
     decoder.run(view, columns.step, a);
@@ -601,13 +603,14 @@ template <int TYPE, bool PAIRS>
 static __global__ void __launch_bounds__(TILE_THREADS, 1)
     bf16_tile_kernel(const __grid_constant__ sl_cuda_context context,
                      const __grid_constant__ bf16_tile_args all) {
-    sl_wait_for_inputs();
 #if SL_HAS_WGMMA
     typedef bf16_tile_layout<TYPE> layout;
     const matmul_args &args = all.product;
     extern __shared__ __align__(128) unsigned char start[];
     const uint32_t window = sl_shared_address(start), base = (window + 1023) / 1024 * 1024;
     unsigned char *const memory = start + (base - window);
+    sl_codebook<TYPE>::fill(memory + bf16_tile_memory<TYPE>::table, (int32_t)threadIdx.x, TILE_THREADS);
+    sl_wait_for_inputs();
     bf16_tile_schedule *schedule = (bf16_tile_schedule *)(memory + bf16_tile_memory<TYPE>::schedule);
     const int32_t blocks = args.first_block[SL_LINEAR_SEGMENTS];
     if (args.list) {

@@ -8,7 +8,8 @@
 #include "backend/cuda/ptx/wgmma.cuh"
 #include "backend/cuda/linear/k16/k16.h"
 #include "backend/cuda/linear/bf16/bf16_tile_mma.cuh"
-#include "backend/cuda/linear/bf16/bf16_rows128_types.cuh"
+#include "backend/cuda/linear/bf16/bf16_rows128_bits.cuh"
+#include "backend/cuda/linear/bf16/bf16_rows128_codes.cuh"
 
 enum {
     TILE_OUTPUTS = 256,
@@ -74,10 +75,22 @@ template <> struct bf16_tile_layout<SL_QTYPE_FP8_128> {
     enum { columns = 256, bytes = 2 * SL_FP8_128_BYTES, stride = 272, chunks = 2, steps = 3, before = 8 };
 };
 
-/* Types that are decoded as `bf16-rows128` does it, whatever the class. */
+/* Types that are decoded as `bf16-rows128` does it, whatever the class, and lie as they do there. */
+template <int TYPE> struct bf16_tile_layout {
+    enum { columns = 256, bytes = skinny_layout<TYPE>::bytes, stride = skinny_layout<TYPE>::stride };
+    enum {
+        chunks = 3,
+        steps = 4,
+        before = bytes % 16 == 0  ? 0
+                 : bytes % 4 != 0 ? 14
+                 : bytes % 8 != 0 ? 12
+                                  : 8
+    };
+};
 template <int TYPE> static constexpr bool bf16_tile_is_small() {
     return TYPE == SL_QTYPE_MXFP4 || TYPE == SL_QTYPE_NVFP4 || TYPE == SL_QTYPE_NVFP4_128 ||
-           TYPE == SL_QTYPE_FP8_128;
+           TYPE == SL_QTYPE_FP8_128 || TYPE == SL_QTYPE_Q2_K || TYPE == SL_QTYPE_Q3_K ||
+           TYPE == SL_QTYPE_TQ1_0 || TYPE == SL_QTYPE_TQ2_0 || sl_codebook<TYPE>::POINTS > 0;
 }
 
 /* The tiles of an op: the highest first, so that a block needs one loop per height and the last ones to end
@@ -99,7 +112,8 @@ template <int TYPE> struct bf16_tile_memory {
     enum {
         x = 0,
         weights = x + layout::steps * TILE_X_BYTES,
-        scales = weights + layout::chunks * TILE_OUTPUTS * layout::stride, /* [output][64] */
+        table = weights + layout::chunks * TILE_OUTPUTS * layout::stride, /* of types with a codebook */
+        scales = table + sl_codebook<TYPE>::BYTES,                        /* [output][64] */
         rows = scales + TILE_OUTPUTS * 64, /* [consumer warp][TILE_ROWS]: y's rows */
         schedule = rows + TILE_CONSUMERS / SL_WARP * TILE_ROWS * 4,
         barriers = schedule + ((int)sizeof(bf16_tile_schedule) + 7) / 8 * 8,
