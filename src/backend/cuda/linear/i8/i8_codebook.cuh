@@ -1,9 +1,10 @@
 /* Chunks and tiles (i8_chunk.cuh, i8_mma_tile.cuh) of IQ1, IQ2 and IQ3: points of a codebook, which are
  * looked up in shared memory.
  *
- * A warp looks up 32 numbers at once, and those that fall on one bank wait for each other. So IQ2's tables are
- * there several times, a copy of eight bytes beside the other, and a lane has its own, or shares it with few.
- * IQ3's points are short: its table has them with all signs. IQ1's are nibbles, with both of its offsets. */
+ * A warp looks up 32 numbers at once, and those that fall on one bank wait for each other. So IQ2's tables
+ * are there several times, a copy of eight bytes beside the other, and a lane has its own, or shares it with
+ * few. IQ3's points are short: its table has them with all signs. IQ1's are nibbles, with both of its
+ * offsets. */
 #ifndef SL_BACKEND_CUDA_LINEAR_I8_I8_CODEBOOK_CUH
 #define SL_BACKEND_CUDA_LINEAR_I8_I8_CODEBOOK_CUH
 
@@ -27,7 +28,8 @@ template <> struct sl_chunk_shape<SL_QTYPE_IQ1_M> : codebook_chunk_shape<SL_IQ1_
 
 /* ---- bits ---- */
 
-/* Of each byte that is chosen its highest bit, eight times. Selectors: 8 and the byte's number of the eight. */
+/* Of each byte that is chosen its highest bit, eight times. Selectors: 8 and the byte's number of the eight.
+ */
 static __device__ __forceinline__ uint32_t sl_sign_bytes(uint32_t a, uint32_t b, uint32_t selectors) {
     uint32_t found;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(found) : "r"(a), "r"(b), "r"(selectors));
@@ -61,7 +63,8 @@ static __device__ __forceinline__ uint32_t sl_even_sign_bytes(uint32_t sevens) {
     return signs | (odd & 0x80808080u);
 }
 
-/* Byte `low` of `bytes`, and byte `high` of `above` as the next eight bits; those of `above` are below 128. */
+/* Byte `low` of `bytes`, and byte `high` of `above` as the next eight bits; those of `above` are below 128.
+ */
 static __device__ __forceinline__ uint32_t sl_number_of(uint32_t bytes, int low, uint32_t above, int high) {
     return sl_sign_bytes(bytes, above, 0xcc00u | (uint32_t)(4 + high) << 4 | (uint32_t)low);
 }
@@ -216,8 +219,7 @@ template <> struct iq2_chunk<SL_QTYPE_IQ2_XS> {
                                                  uint2 masks[4]) {
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            const uint32_t own =
-                (words[2 * g + k / 2] >> (k % 2 ? 18 : 2) & 0x3f80u) | tables::signs::own();
+            const uint32_t own = (words[2 * g + k / 2] >> (k % 2 ? 18 : 2) & 0x3f80u) | tables::signs::own();
             masks[k] = *(const uint2 *)(at + tables::points::BYTES + own);
         }
     }
@@ -237,7 +239,8 @@ template <> struct iq2_chunk<SL_QTYPE_IQ2_S> {
                                                  uint2 masks[4]) {
         const uint32_t signs = words[8 + g];
 #pragma unroll
-        for (int h = 0; h < 2; h++) { /* sign j of each point is the highest of its byte when moved by 7 - j */
+        for (int h = 0; h < 2;
+             h++) { /* sign j of each point is the highest of its byte when moved by 7 - j */
             const uint32_t first = signs << (7 - 4 * h), second = signs << (6 - 4 * h);
             const uint32_t third = signs << (5 - 4 * h), fourth = signs << (4 - 4 * h);
 #pragma unroll
@@ -298,8 +301,8 @@ template <> struct sl_chunk<SL_QTYPE_IQ2_S> : chunk_of_iq2<SL_QTYPE_IQ2_S> {};
 
 /* ---- IQ3, a chunk a lane ---- */
 
-/* Of a chunk's words behind its scale: what stands above the lower eight bits of the numbers of points 0 2 4 6
- * and 1 3 5 7 of a group, as bytes. */
+/* Of a chunk's words behind its scale: what stands above the lower eight bits of the numbers of points 0 2 4
+ * 6 and 1 3 5 7 of a group, as bytes. */
 template <int TYPE> struct iq3_chunk;
 
 template <> struct iq3_chunk<SL_QTYPE_IQ3_XXS> {
@@ -392,8 +395,8 @@ template <> struct sl_chunk<SL_QTYPE_IQ1_S> {
             above = ((above | above << 5) & 0x07070707u) | (sl_sign_bytes(high, 0, 0x9999) & 0x08080808u);
             iq1_points sums;
             sums.multiply(words[g], above, x.values + 8 * g, tables);
-            const int32_t dot = (int32_t)x.extra[g] + 2 * (sums.low[0] + sums.low[1]) +
-                                (sums.high[0] + sums.high[1] >> 3);
+            const int32_t dot =
+                (int32_t)x.extra[g] + 2 * (sums.low[0] + sums.low[1]) + (sums.high[0] + sums.high[1] >> 3);
             const int32_t bits = SL_FLOAT_OF_INT_BITS + sl_odd_of(high >> 12 & 7u);
             const float scale = d * (__int_as_float(bits) - SL_FLOAT_OF_INT);
             sum = fmaf(scale * (__int_as_float(dot) - SL_FLOAT_OF_INT), x.scales[g], sum);
@@ -473,7 +476,8 @@ template <> struct codebook_tile<SL_QTYPE_IQ2_XXS> {
         const uint32_t signs = sl_even_word(w + 6 + 8 * g), number = signs >> 28;
         return sl_signed_eight(
             sl_copied_entry<tables::points>(at, w[2 + 8 * g + t]),
-            sl_copied_entry<tables::signs>(at + tables::points::BYTES, signs >> 7 * t & 127u), number, number);
+            sl_copied_entry<tables::signs>(at + tables::points::BYTES, signs >> 7 * t & 127u), number,
+            number);
     }
     static __device__ __forceinline__ float scale(const unsigned char *w) {
         return sl_u16_half(w) * 0.125f;

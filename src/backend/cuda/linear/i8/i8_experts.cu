@@ -27,9 +27,9 @@ static const struct experts_type {
     sl_qtype type;
     sl_cuda_run gated, down;
     cudaError_t (*prepare)(int most_bytes);
-} TYPES[] = {EXPERTS(Q8_0), EXPERTS(Q4_0),    EXPERTS(Q4_K),   EXPERTS(Q5_K),  EXPERTS(Q6_K),
-             EXPERTS(TQ1_0), EXPERTS(TQ2_0),   EXPERTS(IQ3_XXS), EXPERTS(IQ3_S), EXPERTS(IQ2_XXS),
-             EXPERTS(IQ2_XS), EXPERTS(IQ2_S), EXPERTS(IQ1_S), EXPERTS(IQ1_M)};
+} TYPES[] = {EXPERTS(Q8_0),   EXPERTS(Q4_0),  EXPERTS(Q4_K),    EXPERTS(Q5_K),  EXPERTS(Q6_K),
+             EXPERTS(TQ1_0),  EXPERTS(TQ2_0), EXPERTS(IQ3_XXS), EXPERTS(IQ3_S), EXPERTS(IQ2_XXS),
+             EXPERTS(IQ2_XS), EXPERTS(IQ2_S), EXPERTS(IQ1_S),   EXPERTS(IQ1_M)};
 
 static const experts_type *type_of(sl_qtype type) {
     for (const experts_type &row : TYPES) {

@@ -431,8 +431,8 @@ static __global__ void __launch_bounds__(DOWN_THREADS, 2)
  * land as second blocks on other processors, and the launch takes up to twice as long. */
 template <int TYPE> static int32_t gated_bytes(int32_t chunks) {
     enum { ABOVE_HALF = 116 * 1024 };
-    const int32_t bytes =
-        GATED_WARPS * 2 * (warp_ring<TYPE, 2>::SLOT + 8) + sl_tables<TYPE>::BYTES + chunks * sl_chunk_shape<TYPE>::RECORD;
+    const int32_t bytes = GATED_WARPS * 2 * (warp_ring<TYPE, 2>::SLOT + 8) + sl_tables<TYPE>::BYTES +
+                          chunks * sl_chunk_shape<TYPE>::RECORD;
     return bytes > ABOVE_HALF ? bytes : ABOVE_HALF;
 }
 
@@ -478,7 +478,8 @@ static cudaError_t down_launch(const sl_cuda_context *context, const sl_cuda_op 
     for (int32_t waves = 1; waves == 1 || (shape.shared_bytes > MOST_BYTES && args.outputs > 1); waves++) {
         args.outputs = (args.weight.rows + waves * context->processors - 1) / (waves * context->processors);
         args.slot = (args.outputs * args.chunks * BYTES + 15) / 16 * 16 + (BYTES % 16 ? 16 : 0);
-        shape.shared_bytes = (uint32_t)(sl_tables<TYPE>::BYTES + used * (args.slot + args.chunks * sl_chunk_shape<TYPE>::RECORD +
+        shape.shared_bytes = (uint32_t)(sl_tables<TYPE>::BYTES +
+                                        used * (args.slot + args.chunks * sl_chunk_shape<TYPE>::RECORD +
                                                 args.outputs * (args.chunks + 1) * (int32_t)sizeof(float)));
     }
     shape.grid = dim3((unsigned)((args.weight.rows + args.outputs - 1) / args.outputs));

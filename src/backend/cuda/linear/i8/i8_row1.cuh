@@ -299,7 +299,8 @@ static __global__ void __launch_bounds__(WARPS *SL_WARP, 1)
 /* Of shared memory, where a warp has that many slots. */
 template <int TYPE, int WARPS, int SLOTS> static inline uint32_t row1_bytes(const row1_args &args) {
     return (uint32_t)(WARPS * SLOTS * warp_ring<TYPE, SLOTS>::SLOT + (WARPS * SLOTS * 8 + 15) / 16 * 16 +
-                      sl_tables<TYPE>::BYTES + args.op.chunks * sl_chunk_shape<TYPE>::RECORD + args.batch * args.padded * 4);
+                      sl_tables<TYPE>::BYTES + args.op.chunks * sl_chunk_shape<TYPE>::RECORD +
+                      args.batch * args.padded * 4);
 }
 
 /* No more blocks than the device has processors, unless there are more rows of y: of two that share one the

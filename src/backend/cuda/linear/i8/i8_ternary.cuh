@@ -30,7 +30,8 @@ template <> struct sl_chunk<SL_QTYPE_TQ2_0> {
             int32_t dot = 0;
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                dot = sl_dot_unsigned(words[8 * (g / 4) + i] & 0x03030303u << shift, x.values[8 * g + i], dot);
+                dot =
+                    sl_dot_unsigned(words[8 * (g / 4) + i] & 0x03030303u << shift, x.values[8 * g + i], dot);
             }
             dot = (dot >> shift) + (int32_t)x.extra[g];
             sum = fmaf(d * (__int_as_float(dot) - SL_FLOAT_OF_INT), x.scales[g], sum);
@@ -125,8 +126,8 @@ template <> struct sl_chunk<SL_QTYPE_TQ1_0> {
 };
 
 template <> struct sl_tile<SL_QTYPE_TQ1_0> {
-    /* A lane's words t and 4 + t of a group; of the last three groups all come from one word, but for the last
-     * 16 columns. */
+    /* A lane's words t and 4 + t of a group; of the last three groups all come from one word, but for the
+     * last 16 columns. */
     template <typename X>
     static __device__ __forceinline__ void add(const unsigned char *const w[2], const X &x, int32_t lane,
                                                float sums[4]) {
