@@ -293,13 +293,22 @@ template <int TYPE> static __device__ __forceinline__ uint32_t bf16_tile_empty(u
 
 /* ---- the producers ---- */
 
+/* Whether piece `piece` of a row has bytes of the chunk at `from`. Of some types not all rows have the last:
+ * behind the weight's end that would be of nothing. */
+template <int TYPE>
+static __device__ __forceinline__ bool bf16_tile_has_piece(const unsigned char *from, int32_t piece) {
+    typedef bf16_tile_layout<TYPE> layout;
+    return (layout::bytes + layout::before) % 16 == 0 ||
+           16 * piece < (int32_t)((uint64_t)from % 16) + (int32_t)layout::bytes;
+}
+
 /* 64 rows of weights of one chunk, in pieces of 16 bytes: eight neighbouring threads bring 128 bytes of a
  * row, and what is left of its PIECES after that is dealt out alike. */
 template <int TYPE>
 static __device__ __forceinline__ void bf16_tile_bring_part(const unsigned char *start, uint32_t row_bytes,
                                                             int32_t rows, uint32_t to) {
     typedef bf16_tile_layout<TYPE> layout;
-    enum { PIECES = (layout::bytes + layout::before) / 16, REST = PIECES % 8 };
+    enum { PIECES = (layout::bytes + layout::before + 15) / 16, REST = PIECES % 8 };
     enum { TOGETHER = REST > 4 ? 8 : REST > 2 ? 4 : REST > 1 ? 2 : 1 };
     const int32_t thread = (int32_t)threadIdx.x - TILE_CONSUMERS;
     {
@@ -312,7 +321,7 @@ static __device__ __forceinline__ void bf16_tile_bring_part(const unsigned char 
                 (const unsigned char *)((uint64_t)from & (layout::before > 0 ? ~(uint64_t)15 : ~(uint64_t)0));
 #pragma unroll
             for (int group = 0; group < PIECES / 8; group++) {
-                if (mine + 8 * pass < rows) {
+                if (mine + 8 * pass < rows && bf16_tile_has_piece<TYPE>(from, piece + 8 * group)) {
                     sl_copy_16_of(at + (uint32_t)(8 * pass * layout::stride + 128 * group),
                                   row + 16 * piece + 128 * group, 16);
                 }
@@ -328,7 +337,8 @@ static __device__ __forceinline__ void bf16_tile_bring_part(const unsigned char 
         for (int pass = 0; pass < TOGETHER; pass++) {
             const unsigned char *row =
                 (const unsigned char *)((uint64_t)from & (layout::before > 0 ? ~(uint64_t)15 : ~(uint64_t)0));
-            if (mine + 64 / TOGETHER * pass < rows && piece < REST) {
+            if (mine + 64 / TOGETHER * pass < rows && piece < REST &&
+                bf16_tile_has_piece<TYPE>(from, piece + PIECES / 8 * 8)) {
                 sl_copy_16_of(at + (uint32_t)(64 / TOGETHER * pass * layout::stride),
                               row + PIECES / 8 * 128 + 16 * piece, 16);
             }
