@@ -2,7 +2,8 @@
  * that holds four elements, and a scale for each 16.
  *
  * Bits are masked where they are, not shifted down: products are powers of two too large, and the sums are
- * shifted, exactly. */
+ * shifted, exactly. The sums of a group's halves fit into 16 bits each, so one instruction multiplies both
+ * with their scales. */
 #ifndef SL_BACKEND_CUDA_LINEAR_I8_I8_BITS_CUH
 #define SL_BACKEND_CUDA_LINEAR_I8_I8_BITS_CUH
 
@@ -31,13 +32,39 @@ template <typename WORDS> static __device__ __forceinline__ sl_q2_k_head sl_q2_k
     return head;
 }
 
-/* Byte `index` of four words, which is known to the compiler. */
-static __device__ __forceinline__ int32_t sl_byte_of(const uint32_t words[4], int index) {
-    return (int32_t)(words[index / 4] >> 8 * (index % 4) & 255u);
+/* Adds what the two halves of group g say, signed numbers of 16 bits, times signed bytes 2 g and 2 g + 1. */
+static __device__ __forceinline__ int32_t sl_dot_halves(uint32_t halves, const uint32_t bytes[4], int g,
+                                                        int32_t sum) {
+    if (g % 2) {
+        asm("dp2a.hi.s32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(halves), "r"(bytes[g / 2]));
+    } else {
+        asm("dp2a.lo.s32.s32 %0, %1, %2, %0;" : "+r"(sum) : "r"(halves), "r"(bytes[g / 2]));
+    }
+    return sum;
 }
 
-static __device__ __forceinline__ float sl_float_of(int32_t n) {
-    return __int_as_float(SL_FLOAT_OF_INT_BITS + n) - SL_FLOAT_OF_INT;
+static __device__ __forceinline__ uint32_t sl_pack_halves(int32_t first, int32_t second) {
+    return __byte_perm((uint32_t)first, (uint32_t)second, 0x5410);
+}
+
+/* Of a number that was added to SL_FLOAT_OF_INT_BITS. */
+static __device__ __forceinline__ float sl_float_of_sum(int32_t bits) {
+    return __int_as_float(bits) - SL_FLOAT_OF_INT;
+}
+
+/* Of group g, d times the dot products of its halves with x, times their scales. The products are 4^(g % 4)
+ * times too large; four times too large they fit into 16 bits, and d may be four times too small. */
+static __device__ __forceinline__ float sl_q2_k_scaled(const sl_q2_k_head &head, int g, int32_t first,
+                                                       int32_t second) {
+    const int shift = g % 4 < 2 ? 0 : 2 * (g % 4);
+    const uint32_t halves = sl_pack_halves(first >> shift, second >> shift);
+    const float d = g % 4 == 1 ? head.d * 0.25f : head.d;
+    return d * sl_float_of_sum(sl_dot_halves(halves, head.scales, g, SL_FLOAT_OF_INT_BITS));
+}
+
+/* x_sums: of the halves of x. */
+static __device__ __forceinline__ float sl_q2_k_min(const sl_q2_k_head &head, int g, uint32_t x_sums) {
+    return sl_float_of_sum(sl_dot_halves(x_sums, head.mins, g, SL_FLOAT_OF_INT_BITS));
 }
 
 template <> struct sl_chunk<SL_QTYPE_Q2_K> {
@@ -57,12 +84,8 @@ template <> struct sl_chunk<SL_QTYPE_Q2_K> {
                 const uint32_t quants = words.word(16 + 32 * (g / 4), i) & 0x03030303u << shift;
                 dots[i / 4] = sl_dot_unsigned(quants, x.values[8 * g + i], dots[i / 4]);
             }
-            const int32_t dot =
-                sl_byte_of(head.scales, 2 * g) * dots[0] + sl_byte_of(head.scales, 2 * g + 1) * dots[1];
-            const int32_t x_sum = sl_byte_of(head.mins, 2 * g) * (int32_t)x.extra[2 * g] +
-                                  sl_byte_of(head.mins, 2 * g + 1) * (int32_t)x.extra[2 * g + 1];
-            sum = fmaf(head.d * sl_float_of(dot >> shift), x.scales[g], sum);
-            sum = fmaf(head.min, x.scales[g] * sl_float_of(x_sum), sum);
+            sum = fmaf(sl_q2_k_scaled(head, g, dots[0], dots[1]), x.scales[g], sum);
+            sum = fmaf(head.min, x.scales[g] * sl_q2_k_min(head, g, x.extra[g]), sum);
         }
         return sum;
     }
@@ -90,19 +113,15 @@ template <> struct sl_tile<SL_QTYPE_Q2_K> {
                 int32_t low[4] = {0, 0, 0, 0}, high[4] = {0, 0, 0, 0};
                 sl_mma_i8_k16_add<true>(low, quants[0][0] & mask, quants[0][1] & mask, b.x);
                 sl_mma_i8_k16_add<true>(high, quants[1][0] & mask, quants[1][1] & mask, b.y);
-                const int2 low_sums = x.extra(2 * g), high_sums = x.extra(2 * g + 1);
+                const int2 x_sums = x.extra(g);
                 const float2 x_scale = x.scales(g);
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
                     const sl_q2_k_head &head = heads[e / 2];
                     const float scale = e % 2 ? x_scale.y : x_scale.x;
-                    const int32_t dot = sl_byte_of(head.scales, 2 * g) * low[e] +
-                                        sl_byte_of(head.scales, 2 * g + 1) * high[e];
-                    const int32_t x_sum =
-                        sl_byte_of(head.mins, 2 * g) * (e % 2 ? low_sums.y : low_sums.x) +
-                        sl_byte_of(head.mins, 2 * g + 1) * (e % 2 ? high_sums.y : high_sums.x);
-                    sums[e] = fmaf(head.d * sl_float_of(dot >> 2 * q), scale, sums[e]);
-                    sums[e] = fmaf(head.min, scale * sl_float_of(x_sum), sums[e]);
+                    const uint32_t x_sum = (uint32_t)(e % 2 ? x_sums.y : x_sums.x);
+                    sums[e] = fmaf(sl_q2_k_scaled(head, g, low[e], high[e]), scale, sums[e]);
+                    sums[e] = fmaf(head.min, scale * sl_q2_k_min(head, g, x_sum), sums[e]);
                 }
             }
         }
@@ -124,8 +143,11 @@ static __device__ __forceinline__ void sl_q3_k_scales(uint32_t low, uint32_t mid
     }
 }
 
-static __device__ __forceinline__ int32_t sl_signed_byte_of(const uint32_t words[4], int index) {
-    return (int8_t)(words[index / 4] >> 8 * (index % 4));
+/* d times what the halves of a group say, times their scales. start: to be added to the halves. */
+static __device__ __forceinline__ float sl_q3_k_scaled(const uint32_t scales[4], int g, uint32_t halves,
+                                                       uint32_t start, float d) {
+    const int32_t sum = sl_dot_halves(start, scales, g, SL_FLOAT_OF_INT_BITS);
+    return d * sl_float_of_sum(sl_dot_halves(halves, scales, g, sum));
 }
 
 template <> struct sl_chunk<SL_QTYPE_Q3_K> {
@@ -147,8 +169,8 @@ template <> struct sl_chunk<SL_QTYPE_Q3_K> {
         float sum = 0;
 #pragma unroll
         for (int g = 0; g < SL_CHUNK_GROUPS; g++) {
-            int32_t low[2] = {0, 0}, high[2] = {0, 0}, dot = 0;
-            const int shift = 2 * (g % 4);
+            int32_t low[2] = {0, 0}, high[2] = {0, 0}, own[2];
+            const int shift = 2 * (g % 4), up = shift + 2 - g; /* third bits are worth four */
 #pragma unroll
             for (int i = 0; i < 8; i++) {
                 const int32_t value = x.values[8 * g + i];
@@ -158,10 +180,10 @@ template <> struct sl_chunk<SL_QTYPE_Q3_K> {
             }
 #pragma unroll
             for (int k = 0; k < 2; k++) {
-                const int32_t own = (low[k] >> shift) + 4 * (high[k] >> g) + (int32_t)x.extra[2 * g + k];
-                dot += sl_signed_byte_of(scales, 2 * g + k) * own;
+                own[k] = (low[k] + (up < 0 ? high[k] >> -up : high[k] << up)) >> shift;
             }
-            sum = fmaf(d * sl_float_of(dot), x.scales[g], sum);
+            const float scaled = sl_q3_k_scaled(scales, g, sl_pack_halves(own[0], own[1]), x.extra[g], d);
+            sum = fmaf(scaled, x.scales[g], sum);
         }
         return sum;
     }
@@ -209,15 +231,14 @@ template <> struct sl_tile<SL_QTYPE_Q3_K> {
                     sl_mma_i8_k16_add<true>(dots[k], quants(low[k][0], high[k][0], q, g),
                                             quants(low[k][1], high[k][1], q, g), k ? b.y : b.x);
                 }
-                const int2 first = x.extra(2 * g), second = x.extra(2 * g + 1);
+                const int2 start = x.extra(g);
                 const float2 scale = x.scales(g);
 #pragma unroll
                 for (int e = 0; e < 4; e++) {
-                    const int32_t f0 = sl_signed_byte_of(scales[e / 2], 2 * g),
-                                  f1 = sl_signed_byte_of(scales[e / 2], 2 * g + 1);
-                    const int32_t dot = f0 * ((dots[0][e] >> shift) + (e % 2 ? first.y : first.x)) +
-                                        f1 * ((dots[1][e] >> shift) + (e % 2 ? second.y : second.x));
-                    sums[e] = fmaf(d[e / 2] * sl_float_of(dot), e % 2 ? scale.y : scale.x, sums[e]);
+                    const uint32_t halves = sl_pack_halves(dots[0][e] >> shift, dots[1][e] >> shift);
+                    const float scaled = sl_q3_k_scaled(scales[e / 2], g, halves,
+                                                        (uint32_t)(e % 2 ? start.y : start.x), d[e / 2]);
+                    sums[e] = fmaf(scaled, e % 2 ? scale.y : scale.x, sums[e]);
                 }
             }
         }

@@ -13,9 +13,10 @@
 /* What a group of x brings besides its values and scale. */
 enum {
     SL_X_NOTHING,
-    SL_X_START, /* where its dot product starts: 1.5 * 2^23 + FACTOR * sum, as an integer's bits */
-    SL_X_MIN,   /* scale * sum */
-    SL_X_HALVES /* FACTOR * the sum of each half */
+    SL_X_START,  /* where its dot product starts: 1.5 * 2^23 + FACTOR * sum, as an integer's bits */
+    SL_X_MIN,    /* scale * sum */
+    SL_X_HALVES, /* FACTOR * the sum of each half */
+    SL_X_PACKED  /* these two in 16 bits each */
 };
 
 /* BYTES of a chunk of weights. A chunk of x is a record: 256 values, 8 scales, and EXTRA words that the type
@@ -48,8 +49,8 @@ template <> struct sl_chunk_shape<SL_QTYPE_Q4_K> : chunk_shape<SL_Q4_K_BYTES, SL
 };
 template <> struct sl_chunk_shape<SL_QTYPE_Q5_K> : chunk_shape<SL_Q5_K_BYTES, SL_X_MIN> {};
 template <> struct sl_chunk_shape<SL_QTYPE_Q6_K> : chunk_shape<SL_Q6_K_BYTES, SL_X_HALVES, -32> {};
-template <> struct sl_chunk_shape<SL_QTYPE_Q2_K> : chunk_shape<SL_Q2_K_BYTES, SL_X_HALVES, 1> {};
-template <> struct sl_chunk_shape<SL_QTYPE_Q3_K> : chunk_shape<SL_Q3_K_BYTES, SL_X_HALVES, -4> {};
+template <> struct sl_chunk_shape<SL_QTYPE_Q2_K> : chunk_shape<SL_Q2_K_BYTES, SL_X_PACKED, 1> {};
+template <> struct sl_chunk_shape<SL_QTYPE_Q3_K> : chunk_shape<SL_Q3_K_BYTES, SL_X_PACKED, -4> {};
 
 #define SL_FLOAT_OF_BYTE 8388608.0f /* 2^23 */
 
@@ -86,13 +87,16 @@ static __device__ __forceinline__ void sl_x_extra(const uint4 &low, float scale,
         extra[0] = __float_as_uint(scale * (float)sum);
     } else if (shape::X == SL_X_START) {
         extra[0] = (uint32_t)(SL_FLOAT_OF_INT_BITS + shape::FACTOR * sum);
-    } else if (shape::X == SL_X_HALVES) {
+    } else if (shape::X == SL_X_HALVES || shape::X == SL_X_PACKED) {
         int32_t half = __dp4a((int32_t)low.x, 0x01010101, 0);
         half = __dp4a((int32_t)low.y, 0x01010101, half);
         half = __dp4a((int32_t)low.z, 0x01010101, half);
         half = __dp4a((int32_t)low.w, 0x01010101, half);
         extra[0] = (uint32_t)(shape::FACTOR * half);
         extra[1] = (uint32_t)(shape::FACTOR * (sum - half));
+        if (shape::X == SL_X_PACKED) {
+            extra[0] = __byte_perm(extra[0], extra[1], 0x5410);
+        }
     }
 }
 
