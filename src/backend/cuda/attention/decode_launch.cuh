@@ -227,7 +227,8 @@ static __global__ void __launch_bounds__(DECODE_THREADS, BLOCKS)
         }
     }
     __syncwarp();
-    unsigned char *slots = (unsigned char *)(((uint64_t)mma_memory + 1023) & ~UINT64_C(1023));
+    /* As an offset, by which the compiler sees that all this is shared memory. */
+    unsigned char *slots = (unsigned char *)mma_memory + (0u - sl_shared_address(mma_memory)) % 1024;
     if (threadIdx.x >= DECODE_MULTIPLIERS) {
         decode_feed<SHAPE, TYPE>(context, args, maps, &shared, sl_shared_address(slots));
     } else {

@@ -266,17 +266,12 @@ static __device__ __forceinline__ void decode_write_newest(const sl_cuda_context
     }
 }
 
-/* Two int8 values times a scale, as f16. */
-static __device__ __forceinline__ uint32_t decode_int8(uint32_t two, uint32_t scale) {
-    uint32_t pair;
-    asm("prmt.b32 %0, %1, %2, 0x4140;" : "=r"(pair) : "r"(two ^ 0x8080u), "r"(0x64646464u));
+/* Of four int8 values with their sign bits turned over two times a scale, as f16, rounded once. */
+template <bool UPPER> static __device__ __forceinline__ uint32_t decode_int8(uint32_t four, uint32_t scale) {
+    uint32_t pair = __byte_perm(four, 0x64646464u, UPPER ? 0x4342 : 0x4140);
     asm("sub.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(0x64806480u)); /* 1024 + 128 */
     asm("mul.f16x2 %0, %0, %1;" : "+r"(pair) : "r"(scale));
     return pair;
-}
-
-static __device__ __forceinline__ uint32_t decode_twice(uint16_t half) {
-    return (uint32_t)half * 0x10001u;
 }
 
 /* A slot's rows from `row` on, one for each of 16 keys. */
@@ -285,6 +280,117 @@ typedef struct decode_slice {
     int32_t row, row_bytes;
     int32_t size; /* columns that there are */
 } decode_slice;
+
+/* Where column c of a row of a slot lies, where rows do not lie there as in the page. */
+static __device__ __forceinline__ const unsigned char *decode_byte(const decode_slice &rows, int32_t row,
+                                                                   int32_t c) {
+    return rows.slot + (c / 128 * MMA_KEYS + row) * 128 + ((c / 16 ^ row) & 7) * 16 + c % 16;
+}
+
+/* The scale of the block with column c of a raw row; 0 where there is none. */
+static __device__ __forceinline__ uint32_t decode_block_scale(const decode_slice &rows, int32_t row,
+                                                              int32_t c) {
+    const uint32_t scale =
+        *(const uint16_t *)(rows.slot + row * rows.row_bytes + c / 32 * SL_Q8_0_BYTES); /* or what is there */
+    return c < rows.size ? scale : 0;
+}
+
+/* PAIRS pairs of columns of one block of a raw row from c on, their sign bits turned over. A row begins at an
+ * even byte, so that no pair lies across words. */
+template <int PAIRS>
+static __device__ __forceinline__ void decode_read_raw(const decode_slice &rows, int32_t row, int32_t c,
+                                                       uint32_t words[(PAIRS + 1) / 2]) {
+    constexpr int READ = PAIRS / 2 + 1;
+    const int32_t at = row * rows.row_bytes + c / 32 * SL_Q8_0_BYTES + 2 + c % 32;
+    const uint32_t *from = (const uint32_t *)(rows.slot + (at & ~3));
+    const uint32_t order = at % 4 == 0 ? 0x3210 : 0x5432;
+    uint32_t read[READ];
+#pragma unroll
+    for (int i = 0; i < READ; i++) {
+        read[i] = from[i] ^ 0x80808080u;
+    }
+#pragma unroll
+    for (int i = 0; i < (PAIRS + 1) / 2; i++) {
+        words[i] = __byte_perm(read[i], read[i + 1 < READ ? i + 1 : i], order);
+    }
+}
+
+/* Of E4M3 the same, where these are 4, 8 or 16 bytes at a multiple of that. */
+template <int PAIRS>
+static __device__ __forceinline__ void decode_read_e4m3(const decode_slice &rows, int32_t row, int32_t c,
+                                                        uint32_t words[(PAIRS + 1) / 2]) {
+    const unsigned char *from = decode_byte(rows, row, c);
+    static_assert(PAIRS == 2 || PAIRS == 4 || PAIRS == 8, "what one instruction loads");
+    if constexpr (PAIRS == 8) {
+        const uint4 four = *(const uint4 *)from;
+        words[0] = four.x;
+        words[1] = four.y;
+        words[2] = four.z;
+        words[3] = four.w;
+    } else if constexpr (PAIRS == 4) {
+        const uint2 two = *(const uint2 *)from;
+        words[0] = two.x;
+        words[1] = two.y;
+    } else {
+        words[0] = *(const uint32_t *)from;
+    }
+}
+
+/* Columns of a lane's two keys that lie together, of STEPS steps. */
+template <typename SHAPE> struct decode_key_run {
+    static constexpr int MOST = SHAPE::RAW ? 8 : 4; /* a block, or what one instruction loads */
+    static constexpr int STEPS = SHAPE::COLUMNS / 16 < MOST ? SHAPE::COLUMNS / 16 : MOST;
+    uint32_t words[2][STEPS], scale[2];
+};
+
+template <typename SHAPE>
+static __device__ __forceinline__ void decode_read_keys(const decode_slice &keys, int32_t step,
+                                                        decode_key_run<SHAPE> *run) {
+    const int32_t key = keys.row + (int32_t)threadIdx.x % SL_WARP / 4, c = decode_column<SHAPE>(step, 0);
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        if constexpr (SHAPE::RAW) {
+            run->scale[h] = decode_block_scale(keys, key + 8 * h, c) * 0x10001u;
+            decode_read_raw<2 * decode_key_run<SHAPE>::STEPS>(keys, key + 8 * h, c, run->words[h]);
+        } else {
+            decode_read_e4m3<2 * decode_key_run<SHAPE>::STEPS>(keys, key + 8 * h, c, run->words[h]);
+        }
+    }
+}
+
+/* The keys of a step where they are decoded on the way. */
+template <typename SHAPE>
+static __device__ __forceinline__ void decode_key_operand(const decode_slice &keys, int32_t step,
+                                                          decode_key_run<SHAPE> *run, uint32_t a[4]) {
+    constexpr int STEPS = decode_key_run<SHAPE>::STEPS;
+    const int32_t key = keys.row + (int32_t)threadIdx.x % SL_WARP / 4, c = decode_column<SHAPE>(step, 0);
+    if (SHAPE::APART && step % STEPS == 0) {
+        decode_read_keys<SHAPE>(keys, step, run);
+    }
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int32_t row = key + 8 * h;
+        if constexpr (SHAPE::APART && SHAPE::RAW) {
+            a[h] = decode_int8<false>(run->words[h][step % STEPS], run->scale[h]);
+            a[2 + h] = decode_int8<true>(run->words[h][step % STEPS], run->scale[h]);
+        } else if constexpr (SHAPE::APART) {
+            a[h] = mma_e4m3(run->words[h][step % STEPS] & 0xffffu);
+            a[2 + h] = mma_e4m3(run->words[h][step % STEPS] >> 16);
+        } else if constexpr (SHAPE::RAW) { /* a block is two steps */
+            if (step % 2 == 0) {
+                run->scale[h] = decode_block_scale(keys, row, 16 * step) * 0x10001u;
+            }
+            const uint16_t *quants = (const uint16_t *)(keys.slot + row * keys.row_bytes +
+                                                        step / 2 * SL_Q8_0_BYTES + 2 + c % 32);
+            a[h] = decode_int8<false>(quants[0] ^ 0x8080u, run->scale[h]);
+            a[2 + h] = decode_int8<false>(quants[4] ^ 0x8080u, run->scale[h]);
+        } else { /* both of a step lie in one piece */
+            const unsigned char *at = decode_byte(keys, row, c);
+            a[h] = mma_e4m3(*(const uint16_t *)at);
+            a[2 + h] = mma_e4m3(*(const uint16_t *)(at + 8));
+        }
+    }
+}
 
 /* s = k . q for the warp's keys. */
 template <typename SHAPE, int TYPE>
@@ -301,36 +407,12 @@ decode_scores(const decode_slice &keys, const uint32_t q[SHAPE::UNITS / 8][SHAPE
         }
     }
     const uint32_t at = sl_shared_address(keys.slot);
-    const int32_t key = keys.row + lane / 4;
+    decode_key_run<SHAPE> run;
 #pragma unroll
     for (int step = 0; step < SHAPE::COLUMNS / 16; step++) {
         uint32_t a[4];
-        if constexpr (SHAPE::RAW) {
-            const int32_t c = decode_column<SHAPE>(step, 0), other = decode_column<SHAPE>(step, 1);
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const uint16_t *block =
-                    (const uint16_t *)(keys.slot + (key + 8 * h) * keys.row_bytes + c / 32 * SL_Q8_0_BYTES);
-                const uint32_t scale = c < keys.size ? decode_twice(block[0]) : 0;
-                a[h] = decode_int8(block[1 + c % 32 / 2], scale);
-                a[2 + h] = decode_int8(block[1 + other % 32 / 2], scale);
-            }
-        } else if constexpr (SHAPE::BYTES == 1) {
-            const int32_t c = decode_column<SHAPE>(step, 0);
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const int32_t k = key + 8 * h;
-                const unsigned char *at_c =
-                    keys.slot + (c / 128 * MMA_KEYS + k) * 128 + ((c % 128 / 16) ^ (k & 7)) * 16 + c % 16;
-                if (SHAPE::APART) {
-                    const uint32_t four = *(const uint32_t *)at_c;
-                    a[h] = mma_e4m3(four & 0xffffu);
-                    a[2 + h] = mma_e4m3(four >> 16);
-                } else { /* both of a step lie in one piece */
-                    a[h] = mma_e4m3(*(const uint16_t *)at_c);
-                    a[2 + h] = mma_e4m3(*(const uint16_t *)(at_c + 8));
-                }
-            }
+        if constexpr (SHAPE::RAW || SHAPE::BYTES == 1) {
+            decode_key_operand<SHAPE>(keys, step, &run, a);
         } else {
             const int32_t k = keys.row + lane % 16, piece = 2 * step + lane / 16;
             sl_load_matrices(at + (uint32_t)((piece / 8 * MMA_KEYS + k) * 128 + ((piece ^ k) & 7) * 16), a);
@@ -357,46 +439,85 @@ static __device__ __forceinline__ int32_t decode_value_column(int32_t block, int
                                            : 16 * block + r + 8 * h;
 }
 
+/* Columns of a lane's four keys that lie together, of some of BLOCKS blocks. */
+template <typename SHAPE, int BLOCKS> struct decode_value_run {
+    static constexpr int MOST = SHAPE::RAW ? 16 : 8;
+    static constexpr int PAIRS = BLOCKS < MOST ? BLOCKS : MOST;
+    uint32_t words[4][(PAIRS + 1) / 2];
+    uint32_t factor[2]; /* of two keys: scales, or which bytes of each are of a key that some unit sees */
+};
+
+template <typename SHAPE, int BLOCKS>
+static __device__ __forceinline__ void decode_read_values(const decode_slice &values, int32_t block,
+                                                          const uint32_t seen[2],
+                                                          decode_value_run<SHAPE, BLOCKS> *run) {
+    constexpr int PAIRS = decode_value_run<SHAPE, BLOCKS>::PAIRS;
+    const int32_t key = values.row + 2 * ((int32_t)threadIdx.x % 4);
+    const int32_t c = decode_value_column<SHAPE>(block, 0);
+    uint32_t scale[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int32_t row = key + i / 2 * 8 + i % 2;
+        if constexpr (SHAPE::RAW) {
+            scale[i] = decode_block_scale(values, row, c);
+            decode_read_raw<PAIRS>(values, row, c, run->words[i]);
+        } else {
+            decode_read_e4m3<PAIRS>(values, row, c, run->words[i]);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        run->factor[i] = SHAPE::RAW ? seen[i] & (scale[2 * i] | scale[2 * i + 1] << 16)
+                                    : __byte_perm(seen[i], 0, 0x2020);
+    }
+}
+
+/* The values of a block, from pair `at` of the run: columns of two keys are put side by side as bytes. */
+template <typename SHAPE, int BLOCKS>
+static __device__ __forceinline__ void decode_value_operand(const decode_value_run<SHAPE, BLOCKS> &run,
+                                                            int32_t at, uint32_t a[4]) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t four = __byte_perm(run.words[2 * i][at / 2], run.words[2 * i + 1][at / 2],
+                                          at % 2 == 0 ? 0x5140 : 0x7362);
+        if constexpr (SHAPE::RAW) {
+            a[2 * i] = decode_int8<false>(four, run.factor[i]);
+            a[2 * i + 1] = decode_int8<true>(four, run.factor[i]);
+        } else {
+            a[2 * i] = mma_e4m3(four & run.factor[i] & 0xffffu);
+            a[2 * i + 1] = mma_e4m3((four & run.factor[i]) >> 16);
+        }
+    }
+}
+
 /* y += v . p, for BLOCKS blocks of 16 columns from `first` on. seen: which of the lane's keys 2 j, 2 j + 1
  * and 2 j + 8, 2 j + 9 some unit sees; what the others hold may be anything. */
 template <typename SHAPE, int TYPE, int BLOCKS>
 static __device__ __forceinline__ void decode_values(const decode_slice &values, const uint32_t seen[2],
                                                      const uint32_t p[SHAPE::UNITS / 8][2], int32_t first,
                                                      float y[SHAPE::UNITS / 8][BLOCKS][4]) {
-    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, key = values.row + 2 * (lane % 4);
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP;
     const uint32_t at = sl_shared_address(values.slot);
+    decode_value_run<SHAPE, BLOCKS> run;
 #pragma unroll
     for (int i_block = 0; i_block < BLOCKS; i_block++) {
         const int32_t block = first + i_block;
         uint32_t a[4];
         if constexpr (SHAPE::RAW || SHAPE::BYTES == 1) {
-            const int32_t c = decode_value_column<SHAPE>(block, 0);
-            uint32_t two[4]; /* columns c and c + 1 of the four keys */
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                const int32_t k = key + i / 2 * 8 + i % 2;
-                if constexpr (SHAPE::RAW) {
-                    const uint16_t *of =
-                        (const uint16_t *)(values.slot + k * values.row_bytes + c / 32 * SL_Q8_0_BYTES);
-                    two[i] = decode_int8(of[1 + c % 32 / 2], c < values.size ? decode_twice(of[0]) : 0);
-                } else {
-                    two[i] = mma_e4m3(*(const uint16_t *)(values.slot + (c / 128 * MMA_KEYS + k) * 128 +
-                                                          ((c % 128 / 16) ^ (k & 7)) * 16 + c % 16));
-                }
+            constexpr int PAIRS = decode_value_run<SHAPE, BLOCKS>::PAIRS;
+            if (i_block % PAIRS == 0) {
+                decode_read_values<SHAPE, BLOCKS>(values, block, seen, &run);
             }
-            a[0] = __byte_perm(two[0], two[1], 0x5410);
-            a[1] = __byte_perm(two[0], two[1], 0x7632);
-            a[2] = __byte_perm(two[2], two[3], 0x5410);
-            a[3] = __byte_perm(two[2], two[3], 0x7632);
+            decode_value_operand<SHAPE, BLOCKS>(run, i_block % PAIRS, a);
         } else {
             const int32_t k = values.row + lane / 16 * 8 + lane % 8, piece = 2 * block + lane / 8 % 2;
             sl_load_matrices_transposed(
                 at + (uint32_t)((piece / 8 * MMA_KEYS + k) * 128 + ((piece ^ k) & 7) * 16), a);
+            a[0] &= seen[0];
+            a[1] &= seen[0];
+            a[2] &= seen[1];
+            a[3] &= seen[1];
         }
-        a[0] &= seen[0];
-        a[1] &= seen[0];
-        a[2] &= seen[1];
-        a[3] &= seen[1];
 #pragma unroll
         for (int n = 0; n < SHAPE::UNITS / 8; n++) {
             mma_mma<TYPE>(y[n][i_block], a, p[n][0], p[n][1]);
