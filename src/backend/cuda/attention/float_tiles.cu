@@ -3,15 +3,17 @@
 
 enum {
     MOST_SIZE = 512,
-    FEW_UNITS = 8, /* of a block, where keys are read for few rows */
+    FEW_UNITS = 8, /* of a block; with few, keys come as fast as memory gives them */
+    SOME_UNITS = 32,
+    MANY_UNITS = 64,
     MOST_SHARED_UNITS = 1 << 14,
     BLOCKS_EACH = 2 /* for a processor: with fewer, blocks share rows by ranges of their keys */
 };
 #define MOST_SCRATCH (UINT64_C(256) << 20)
 
-/* Calls `what`(SIZE, MINE, THREADS, BLOCKS). */
-#define FOR_SIZE(size, few, what)                                                                            \
-    if (few) {                                                                                               \
+/* Calls `what`(SIZE, MINE, THREADS, BLOCKS) for a head size and the units that a block is to have. */
+#define FOR_SIZE(size, units, what)                                                                          \
+    if ((units) <= FEW_UNITS) {                                                                              \
         if ((size) <= 64) {                                                                                  \
             what(64, 1, 128, 4);                                                                             \
         } else if ((size) <= 128) {                                                                          \
@@ -21,24 +23,36 @@ enum {
         } else {                                                                                             \
             what(512, 1, 128, 1);                                                                            \
         }                                                                                                    \
-    } else if ((size) <= 64) {                                                                               \
-        what(64, 4, 256, 2);                                                                                 \
-    } else if ((size) <= 128) {                                                                              \
-        what(128, 4, 256, 2);                                                                                \
-    } else if ((size) <= 256) {                                                                              \
-        what(256, 4, 256, 1);                                                                                \
+    } else if ((units) <= SOME_UNITS) {                                                                      \
+        if ((size) <= 64) {                                                                                  \
+            what(64, 2, 256, 2);                                                                             \
+        } else if ((size) <= 128) {                                                                          \
+            what(128, 2, 256, 2);                                                                            \
+        } else if ((size) <= 256) {                                                                          \
+            what(256, 2, 256, 1);                                                                            \
+        } else {                                                                                             \
+            what(512, 2, 256, 1);                                                                            \
+        }                                                                                                    \
     } else {                                                                                                 \
-        what(512, 2, 256, 1);                                                                                \
+        if ((size) <= 64) {                                                                                  \
+            what(64, 4, 256, 2);                                                                             \
+        } else if ((size) <= 128) {                                                                          \
+            what(128, 4, 256, 2);                                                                            \
+        } else if ((size) <= 256) {                                                                          \
+            what(256, 4, 256, 1);                                                                            \
+        } else {                                                                                             \
+            what(512, 2, 256, 1);                                                                            \
+        }                                                                                                    \
     }
 
-static int32_t bytes_of(int32_t size, bool few) {
+static int32_t bytes_of(int32_t size, int32_t units) {
 #define BYTES(SIZE, MINE, THREADS, BLOCKS) return float_shape<SIZE, MINE, THREADS, BLOCKS>::BYTES
-    FOR_SIZE(size, few, BYTES)
+    FOR_SIZE(size, units, BYTES)
 }
 
-static int32_t units_of(int32_t size, bool few) {
+static int32_t units_of(int32_t size, int32_t units) {
 #define UNITS(SIZE, MINE, THREADS, BLOCKS) return float_shape<SIZE, MINE, THREADS, BLOCKS>::UNITS
-    FOR_SIZE(size, few, UNITS)
+    FOR_SIZE(size, units, UNITS)
 }
 
 static int32_t size_of(const sl_cache_group *group) {
@@ -72,7 +86,7 @@ static uint64_t workspace(const sl_kernel *kernel, const sl_kernel_query *query)
 
 /* How an op is launched: by its bucket alone. */
 typedef struct float_choice {
-    bool few;       /* units of a block */
+    int32_t units;  /* of a block */
     bool walk;      /* a block has all ranges of its units */
     int32_t runs;   /* of units, of a key head */
     int32_t ranges; /* of a row, at most */
@@ -84,8 +98,11 @@ static float_choice choose(const sl_cuda_context *context, const sl_cuda_op *op)
     const int32_t ratio = attention->heads / group->kv_heads, rows = op->rows[SL_ROWS_STEP];
     const int32_t size = size_of(group), units = rows <= op->spans ? ratio : rows * ratio;
     float_choice choice;
-    choice.few = units <= FEW_UNITS || bytes_of(size, false) > op->facts->block_bytes;
-    choice.runs = mma_runs(rows, op->spans, ratio, units_of(size, choice.few));
+    choice.units = units <= FEW_UNITS ? FEW_UNITS : units <= SOME_UNITS ? SOME_UNITS : MANY_UNITS;
+    if (bytes_of(size, choice.units) > op->facts->block_bytes) {
+        choice.units = bytes_of(size, SOME_UNITS) > op->facts->block_bytes ? FEW_UNITS : SOME_UNITS;
+    }
+    choice.runs = mma_runs(rows, op->spans, ratio, units_of(size, choice.units));
     choice.ranges = ranges_of(group, context->table_width);
     choice.walk = choice.ranges > 1 && (choice.runs * group->kv_heads >= BLOCKS_EACH * context->processors ||
                                         scratch_of(op->program, attention, op->limits, rows) == 0);
@@ -103,7 +120,7 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
            : size_of(group) > MOST_SIZE      ? "takes head sizes up to 512"
            : group->key_size % SL_QUAD != 0 || group->value_size % SL_QUAD != 0
                ? "takes head sizes that are multiples of 4"
-           : bytes_of(size_of(group), true) > sl_cuda_facts_of(query->backend)->block_bytes
+           : bytes_of(size_of(group), FEW_UNITS) > sl_cuda_facts_of(query->backend)->block_bytes
                ? "the device has too little shared memory for this head size"
                : NULL;
 }
@@ -122,7 +139,7 @@ static cudaError_t launch_size(const sl_cuda_context *context, const mma_args *a
                                const sl_cache_group *group, const float_choice &choice, cudaStream_t stream) {
 #define LAUNCH(SIZE, MINE, THREADS, BLOCKS)                                                                  \
     return launch<float_shape<SIZE, MINE, THREADS, BLOCKS>>(context, args, group->kv_heads, choice, stream)
-    FOR_SIZE(size_of(group), choice.few, LAUNCH)
+    FOR_SIZE(size_of(group), choice.units, LAUNCH)
 }
 
 static SL_CUDA_RUN(run) {
@@ -157,12 +174,12 @@ template <typename SHAPE> static cudaError_t prepare_shape(int32_t most) {
 
 /* Lets the kernels of all sizes use the shared memory they need, if the device has it. */
 static cudaError_t prepare(const sl_cuda_facts *facts) {
-    static const int32_t sizes[] = {64, 128, 256, 512};
+    static const int32_t sizes[] = {64, 128, 256, 512}, units[] = {FEW_UNITS, SOME_UNITS, MANY_UNITS};
     cudaError_t code = cudaSuccess;
-    for (int i = 0; i < 8 && code == cudaSuccess; i++) {
+    for (int i = 0; i < 12 && code == cudaSuccess; i++) {
 #define PREPARE(SIZE, MINE, THREADS, BLOCKS)                                                                 \
     code = prepare_shape<float_shape<SIZE, MINE, THREADS, BLOCKS>>(facts->block_bytes)
-        FOR_SIZE(sizes[i % 4], i >= 4, PREPARE)
+        FOR_SIZE(sizes[i % 4], units[i / 4], PREPARE)
     }
     return code;
 }
