@@ -39,18 +39,6 @@ static int32_t size_of(const sl_cache_group *group) {
     return group->key_size > group->value_size ? group->key_size : group->value_size;
 }
 
-template <typename CUT>
-static cudaError_t merge_ranges(const sl_cuda_context *context, const mma_args *args, int32_t rows,
-                                int32_t size, cudaStream_t stream) {
-    const int32_t blocks = (rows * args->attention.heads + MERGE_ROWS - 1) / MERGE_ROWS;
-    const sl_launch_shape shape = {dim3((unsigned)blocks), dim3(MERGE_THREADS), 0};
-    return size <= 128
-               ? sl_launch(context, stream, shape, mma_merge_ranges_kernel<CUT, 1, 8>, *context, *args)
-           : size <= 256
-               ? sl_launch(context, stream, shape, mma_merge_ranges_kernel<CUT, 2, 4>, *context, *args)
-               : sl_launch(context, stream, shape, mma_merge_ranges_kernel<CUT, 4, 2>, *context, *args);
-}
-
 /* Keys that a row can see. */
 static int32_t most_keys_of(const sl_cache_group *group, int32_t keys) {
     const int32_t window = sl_group_window(group), seen = window < 0 ? -window : window;
@@ -124,9 +112,9 @@ static cudaError_t merge(const sl_cuda_context *context, const sl_cuda_op *op, c
     case SL_CUDA_MMA_ROWS16:
         return merge_chunks(context, args, rows, size, stream);
     case SL_CUDA_WGMMA_RANGES_DET:
-        return merge_ranges<mma_chunks>(context, args, rows, size, stream);
+        return mma_merge_ranges<mma_chunks>(context, args, rows, size, stream);
     default:
-        return merge_ranges<mma_ranges>(context, args, rows, size, stream);
+        return mma_merge_ranges<mma_ranges>(context, args, rows, size, stream);
     }
 }
 

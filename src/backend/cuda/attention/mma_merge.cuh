@@ -141,4 +141,16 @@ static __global__ void __launch_bounds__(MERGE_THREADS)
     }
 }
 
+template <typename CUT>
+static cudaError_t mma_merge_ranges(const sl_cuda_context *context, const mma_args *args, int32_t rows,
+                                    int32_t size, cudaStream_t stream) {
+    const int32_t blocks = (rows * args->attention.heads + MERGE_ROWS - 1) / MERGE_ROWS;
+    const sl_launch_shape shape = {dim3((unsigned)blocks), dim3(MERGE_THREADS), 0};
+    return size <= 128
+               ? sl_launch(context, stream, shape, mma_merge_ranges_kernel<CUT, 1, 8>, *context, *args)
+           : size <= 256
+               ? sl_launch(context, stream, shape, mma_merge_ranges_kernel<CUT, 2, 4>, *context, *args)
+               : sl_launch(context, stream, shape, mma_merge_ranges_kernel<CUT, 4, 2>, *context, *args);
+}
+
 #endif
