@@ -472,7 +472,7 @@ static cudaError_t down_launch(const sl_cuda_context *context, const sl_cuda_op 
     args.combine = sl_combine_args_of(combine);
     args.header = context->header;
     args.chunks = args.weight.columns / SL_CHUNK;
-    enum { BYTES = sl_chunk_shape<TYPE>::BYTES, MOST_BYTES = (sl_tables<TYPE>::BYTES ? 96 : 76) * 1024 };
+    enum { BYTES = sl_chunk_shape<TYPE>::BYTES, MOST_BYTES = (sl_tables<TYPE>::BYTES > 0 ? 96 : 76) * 1024 };
     const int32_t used = args.combine.combine.used;
     sl_launch_shape shape = {};
     for (int32_t waves = 1; waves == 1 || (shape.shared_bytes > MOST_BYTES && args.outputs > 1); waves++) {
