@@ -296,7 +296,8 @@ static __device__ __forceinline__ uint32_t decode_block_scale(const decode_slice
 }
 
 /* PAIRS pairs of columns of one block of a raw row from c on, their sign bits turned over. A row begins at an
- * even byte, so that no pair lies across words. */
+ * even byte, so that no pair lies across words. Where words begin with the row, the last one read is behind
+ * it, perhaps of another slot; nothing of it is taken. */
 template <int PAIRS>
 static __device__ __forceinline__ void decode_read_raw(const decode_slice &rows, int32_t row, int32_t c,
                                                        uint32_t words[(PAIRS + 1) / 2]) {
@@ -380,8 +381,8 @@ static __device__ __forceinline__ void decode_key_operand(const decode_slice &ke
             if (step % 2 == 0) {
                 run->scale[h] = decode_block_scale(keys, row, 16 * step) * 0x10001u;
             }
-            const uint16_t *quants = (const uint16_t *)(keys.slot + row * keys.row_bytes +
-                                                        step / 2 * SL_Q8_0_BYTES + 2 + c % 32);
+            const uint16_t *quants =
+                (const uint16_t *)(keys.slot + row * keys.row_bytes + step / 2 * SL_Q8_0_BYTES + 2 + c % 32);
             a[h] = decode_int8<false>(quants[0] ^ 0x8080u, run->scale[h]);
             a[2 + h] = decode_int8<false>(quants[4] ^ 0x8080u, run->scale[h]);
         } else { /* both of a step lie in one piece */
@@ -467,8 +468,8 @@ static __device__ __forceinline__ void decode_read_values(const decode_slice &va
     }
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        run->factor[i] = SHAPE::RAW ? seen[i] & (scale[2 * i] | scale[2 * i + 1] << 16)
-                                    : __byte_perm(seen[i], 0, 0x2020);
+        run->factor[i] =
+            SHAPE::RAW ? seen[i] & (scale[2 * i] | scale[2 * i + 1] << 16) : __byte_perm(seen[i], 0, 0x2020);
     }
 }
 

@@ -6,18 +6,10 @@
 #include "backend/cuda/linear/bf16/bf16_rows128_blocks.cuh"
 
 /* Copies begin up to 14 bytes before the block, of Q2_K up to 12. */
-template <> struct skinny_layout<SL_QTYPE_Q2_K> {
-    enum { columns = 256, bytes = SL_Q2_K_BYTES, stride = 112, scales = 64, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_Q3_K> {
-    enum { columns = 256, bytes = SL_Q3_K_BYTES, stride = 144, scales = 64, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_TQ2_0> {
-    enum { columns = 256, bytes = SL_TQ2_0_BYTES, stride = 80, scales = 16, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_TQ1_0> {
-    enum { columns = 256, bytes = SL_TQ1_0_BYTES, stride = 80, scales = 16, bits = 44 };
-};
+template <> struct skinny_layout<SL_QTYPE_Q2_K> : skinny_quants<SL_Q2_K_BYTES, 112, 64> {};
+template <> struct skinny_layout<SL_QTYPE_Q3_K> : skinny_quants<SL_Q3_K_BYTES, 144, 64> {};
+template <> struct skinny_layout<SL_QTYPE_TQ2_0> : skinny_quants<SL_TQ2_0_BYTES, 80, 16> {};
+template <> struct skinny_layout<SL_QTYPE_TQ1_0> : skinny_quants<SL_TQ1_0_BYTES, 80, 16> {};
 
 /* ---- scales ---- */
 

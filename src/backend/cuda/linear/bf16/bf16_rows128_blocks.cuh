@@ -5,21 +5,12 @@
 
 #include "backend/cuda/linear/bf16/bf16_rows128_types.cuh"
 
-template <> struct skinny_layout<SL_QTYPE_Q4_1> {
-    enum { columns = 256, bytes = 8 * SL_Q4_1_BYTES, stride = 176, scales = 64, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_Q5_0> {
-    enum { columns = 256, bytes = 8 * SL_Q5_0_BYTES, stride = 176, scales = 32, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_Q5_1> {
-    enum { columns = 256, bytes = 8 * SL_Q5_1_BYTES, stride = 208, scales = 64, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_IQ4_NL> {
-    enum { columns = 256, bytes = 8 * SL_IQ4_NL_BYTES, stride = 144, scales = 32, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_IQ4_XS> { /* copies begin up to 8 bytes before the block */
-    enum { columns = 256, bytes = SL_IQ4_XS_BYTES, stride = 144, scales = 32, bits = 44 };
-};
+template <> struct skinny_layout<SL_QTYPE_Q4_1> : skinny_quants<8 * SL_Q4_1_BYTES, 176, 64> {};
+template <> struct skinny_layout<SL_QTYPE_Q5_0> : skinny_quants<8 * SL_Q5_0_BYTES, 176, 32> {};
+template <> struct skinny_layout<SL_QTYPE_Q5_1> : skinny_quants<8 * SL_Q5_1_BYTES, 208, 64> {};
+template <> struct skinny_layout<SL_QTYPE_IQ4_NL> : skinny_quants<8 * SL_IQ4_NL_BYTES, 144, 32> {};
+/* copies begin up to 8 bytes before the block */
+template <> struct skinny_layout<SL_QTYPE_IQ4_XS> : skinny_quants<SL_IQ4_XS_BYTES, 144, 32> {};
 
 /* ---- scales ---- */
 
@@ -49,18 +40,6 @@ static __device__ __forceinline__ void skinny_scales_of_two(const unsigned char 
     }
     to[16 * (2 * half)] = make_uint4(out[0], out[1], out[2], out[3]);
     to[16 * (2 * half + 1)] = make_uint4(out[4], out[5], out[6], out[7]);
-}
-
-/* Of those that begin with a scale. */
-template <int BYTES>
-static __device__ __forceinline__ void skinny_scales_of_one(const unsigned char *row, int32_t half,
-                                                            uint4 *to) {
-    uint32_t out[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        out[i] = skinny_twice(sl_half_of(*(const uint16_t *)(row + (4 * half + i) * BYTES)) * SKINNY_UP);
-    }
-    to[16 * half] = make_uint4(out[0], out[1], out[2], out[3]);
 }
 
 template <>

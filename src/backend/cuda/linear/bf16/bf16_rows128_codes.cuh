@@ -11,27 +11,13 @@
 #include "backend/cuda/types/codebook_tables.cuh"
 
 /* Copies begin up to 14 bytes before the block, of IQ1_M up to 8. */
-template <> struct skinny_layout<SL_QTYPE_IQ2_XXS> {
-    enum { columns = 256, bytes = SL_IQ2_XXS_BYTES, stride = 80, scales = 64, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_IQ2_XS> {
-    enum { columns = 256, bytes = SL_IQ2_XS_BYTES, stride = 112, scales = 64, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_IQ2_S> {
-    enum { columns = 256, bytes = SL_IQ2_S_BYTES, stride = 112, scales = 64, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_IQ3_XXS> {
-    enum { columns = 256, bytes = SL_IQ3_XXS_BYTES, stride = 112, scales = 64, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_IQ3_S> {
-    enum { columns = 256, bytes = SL_IQ3_S_BYTES, stride = 144, scales = 64, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_IQ1_S> {
-    enum { columns = 256, bytes = SL_IQ1_S_BYTES, stride = 80, scales = 64, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_IQ1_M> {
-    enum { columns = 256, bytes = SL_IQ1_M_BYTES, stride = 80, scales = 64, bits = 44 };
-};
+template <> struct skinny_layout<SL_QTYPE_IQ2_XXS> : skinny_quants<SL_IQ2_XXS_BYTES, 80, 64> {};
+template <> struct skinny_layout<SL_QTYPE_IQ2_XS> : skinny_quants<SL_IQ2_XS_BYTES, 112, 64> {};
+template <> struct skinny_layout<SL_QTYPE_IQ2_S> : skinny_quants<SL_IQ2_S_BYTES, 112, 64> {};
+template <> struct skinny_layout<SL_QTYPE_IQ3_XXS> : skinny_quants<SL_IQ3_XXS_BYTES, 112, 64> {};
+template <> struct skinny_layout<SL_QTYPE_IQ3_S> : skinny_quants<SL_IQ3_S_BYTES, 144, 64> {};
+template <> struct skinny_layout<SL_QTYPE_IQ1_S> : skinny_quants<SL_IQ1_S_BYTES, 80, 64> {};
+template <> struct skinny_layout<SL_QTYPE_IQ1_M> : skinny_quants<SL_IQ1_M_BYTES, 80, 64> {};
 
 /* Offsets of what the blocks have. */
 enum {

@@ -22,40 +22,28 @@
 template <int TYPE> struct skinny_layout { /* types that are not decoded so */
     enum { bits = 0 };
 };
+/* Types of quants and scales. */
+template <int BYTES, int STRIDE, int SCALES> struct skinny_quants {
+    enum { columns = 256, bytes = BYTES, stride = STRIDE, scales = SCALES, bits = 44 };
+};
 template <> struct skinny_layout<SL_QTYPE_F16> {
     enum { columns = 128, bytes = 256, stride = 272, scales = 0, bits = 0 };
 };
 template <> struct skinny_layout<SL_QTYPE_BF16> {
     enum { columns = 128, bytes = 256, stride = 272, scales = 0, bits = 0 };
 };
-template <> struct skinny_layout<SL_QTYPE_Q8_0> {
-    enum { columns = 256, bytes = 8 * SL_Q8_0_BYTES, stride = 272, scales = 32, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_Q4_0> {
-    enum { columns = 256, bytes = 8 * SL_Q4_0_BYTES, stride = 144, scales = 32, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_Q4_K> {
-    enum { columns = 256, bytes = SL_Q4_K_BYTES, stride = 144, scales = 64, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_Q5_K> {
-    enum { columns = 256, bytes = SL_Q5_K_BYTES, stride = 176, scales = 64, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_Q6_K> { /* copies begin up to 14 bytes before the block */
-    enum { columns = 256, bytes = SL_Q6_K_BYTES, stride = 240, scales = 64, bits = 44 };
-};
+template <> struct skinny_layout<SL_QTYPE_Q8_0> : skinny_quants<8 * SL_Q8_0_BYTES, 272, 32> {};
+template <> struct skinny_layout<SL_QTYPE_Q4_0> : skinny_quants<8 * SL_Q4_0_BYTES, 144, 32> {};
+template <> struct skinny_layout<SL_QTYPE_Q4_K> : skinny_quants<SL_Q4_K_BYTES, 144, 64> {};
+template <> struct skinny_layout<SL_QTYPE_Q5_K> : skinny_quants<SL_Q5_K_BYTES, 176, 64> {};
+/* copies begin up to 14 bytes before the block */
+template <> struct skinny_layout<SL_QTYPE_Q6_K> : skinny_quants<SL_Q6_K_BYTES, 240, 64> {};
 
-template <> struct skinny_layout<SL_QTYPE_MXFP4> { /* copies begin up to 8 bytes before, as of those below */
-    enum { columns = 256, bytes = 8 * SL_MXFP4_BYTES, stride = 144, scales = 32, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_NVFP4> {
-    enum { columns = 256, bytes = 4 * SL_NVFP4_BYTES, stride = 144, scales = 64, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_NVFP4_128> {
-    enum { columns = 256, bytes = 2 * SL_NVFP4_128_BYTES, stride = 176, scales = 64, bits = 44 };
-};
-template <> struct skinny_layout<SL_QTYPE_FP8_128> {
-    enum { columns = 256, bytes = 2 * SL_FP8_128_BYTES, stride = 272, scales = 32, bits = 44 };
-};
+/* copies begin up to 8 bytes before, as of those below */
+template <> struct skinny_layout<SL_QTYPE_MXFP4> : skinny_quants<8 * SL_MXFP4_BYTES, 144, 32> {};
+template <> struct skinny_layout<SL_QTYPE_NVFP4> : skinny_quants<4 * SL_NVFP4_BYTES, 144, 64> {};
+template <> struct skinny_layout<SL_QTYPE_NVFP4_128> : skinny_quants<2 * SL_NVFP4_128_BYTES, 176, 64> {};
+template <> struct skinny_layout<SL_QTYPE_FP8_128> : skinny_quants<2 * SL_FP8_128_BYTES, 272, 32> {};
 
 template <int TYPE> struct skinny_kind {
     enum { IS_FLOAT = TYPE == SL_QTYPE_F16 || TYPE == SL_QTYPE_BF16 };
@@ -132,6 +120,18 @@ static __device__ __forceinline__ void skinny_fp4_scales(const unsigned char *ro
     to[16 * (2 * half + 1)] = make_uint4(out[4], out[5], out[6], out[7]);
 }
 
+/* Half a row's blocks that begin with a scale. */
+template <int BYTES>
+static __device__ __forceinline__ void skinny_scales_of_one(const unsigned char *row, int32_t half,
+                                                            uint4 *to) {
+    uint32_t out[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        out[i] = skinny_twice(sl_half_of(*(const uint16_t *)(row + (4 * half + i) * BYTES)) * SKINNY_UP);
+    }
+    to[16 * half] = make_uint4(out[0], out[1], out[2], out[3]);
+}
+
 template <int TYPE>
 static __device__ __forceinline__ void skinny_scales(const unsigned char *row, int32_t half, uint4 *to) {
     if constexpr (TYPE == SL_QTYPE_Q4_K || TYPE == SL_QTYPE_Q5_K) {
@@ -165,13 +165,7 @@ static __device__ __forceinline__ void skinny_scales(const unsigned char *row, i
         const uint32_t scale = skinny_twice(*(const float *)(row + half * SL_FP8_128_BYTES) * SKINNY_FP8);
         to[16 * half] = make_uint4(scale, scale, scale, scale);
     } else if constexpr (!skinny_kind<TYPE>::IS_FLOAT) {
-        enum { BYTES = TYPE == SL_QTYPE_Q8_0 ? SL_Q8_0_BYTES : SL_Q4_0_BYTES };
-        uint32_t out[4];
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            out[i] = skinny_twice(sl_half_of(*(const uint16_t *)(row + (4 * half + i) * BYTES)) * SKINNY_UP);
-        }
-        to[16 * half] = make_uint4(out[0], out[1], out[2], out[3]);
+        skinny_scales_of_one<TYPE == SL_QTYPE_Q8_0 ? SL_Q8_0_BYTES : SL_Q4_0_BYTES>(row, half, to);
     }
 }
 

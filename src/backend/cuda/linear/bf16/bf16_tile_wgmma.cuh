@@ -3,7 +3,7 @@
  *
  * Class "bf16/wgmma": like "bf16/mma" (bf16_tile_mma.cuh), added by wgmma.m64nNk16 instead; the order of the
  * columns does not depend on N. With PAIRS weights are decoded as in class "bf16/k16" (k16.h): in that class,
- * and of types with quants of four or eight bits that are floating-point numbers.
+ * and of the types that bf16_tile_takes_pairs() names.
  *
  * A tile is 256 outputs by up to 160 rows. As many blocks as there are processors go through all tiles, each
  * with two consumer warpgroups of 128 outputs and a producer warpgroup. Two producer warps bring weights, as
@@ -655,7 +655,7 @@ template <int TYPE> static constexpr bool bf16_tile_has_pairs() {
 
 template <int TYPE> static cudaError_t bf16_tile_prepare_type() {
     const int bytes = bf16_tile_memory<TYPE>::bytes;
-    const cudaError_t code = sl_allow_shared(bf16_tile_kernel<TYPE, bf16_tile_is_small<TYPE>()>, bytes);
+    const cudaError_t code = sl_allow_shared(bf16_tile_kernel<TYPE, bf16_tile_takes_pairs<TYPE>()>, bytes);
     return code ? code : sl_allow_shared(bf16_tile_kernel<TYPE, bf16_tile_has_pairs<TYPE>()>, bytes);
 }
 
@@ -670,7 +670,7 @@ static cudaError_t bf16_tile_launch(const sl_cuda_context *context, const sl_cud
     return sl_k16_is(op) ? sl_launch(context, stream, shape,
                                      bf16_tile_kernel<TYPE, bf16_tile_has_pairs<TYPE>()>, *context, args)
                          : sl_launch(context, stream, shape,
-                                     bf16_tile_kernel<TYPE, bf16_tile_is_small<TYPE>()>, *context, args);
+                                     bf16_tile_kernel<TYPE, bf16_tile_takes_pairs<TYPE>()>, *context, args);
 }
 
 template <int TYPE>

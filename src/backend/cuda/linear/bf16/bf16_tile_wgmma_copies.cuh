@@ -87,7 +87,7 @@ template <int TYPE> struct bf16_tile_layout {
                                   : 8
     };
 };
-template <int TYPE> static constexpr bool bf16_tile_is_small() {
+template <int TYPE> static constexpr bool bf16_tile_takes_pairs() {
     return TYPE == SL_QTYPE_MXFP4 || TYPE == SL_QTYPE_NVFP4 || TYPE == SL_QTYPE_NVFP4_128 ||
            TYPE == SL_QTYPE_FP8_128 || TYPE == SL_QTYPE_Q2_K || TYPE == SL_QTYPE_Q3_K ||
            TYPE == SL_QTYPE_TQ1_0 || TYPE == SL_QTYPE_TQ2_0 || sl_codebook<TYPE>::POINTS > 0;
