@@ -48,7 +48,8 @@ typedef struct memory_limits {
 typedef struct settings {
     bool help, verbose;
     /* the engine */
-    const char *model, *device, *isa, *kv_type, *kernels, *cache_disk, *prompt_precision, *split;
+    const char *model, *device, *isa, *kv_type, *kernels, *cache_disk, *prompt_precision, *split,
+        *weight_copies;
     int32_t threads, context, chunk, sequences, gpu_layers, cpu_experts, kv_budget, kv_window, kv_pool;
     uint64_t cache_tokens, host_memory_limit, expert_cache, cache_disk_bytes;
     memory_limits memory_limit;

@@ -203,6 +203,12 @@ static sluice_prompt_precision precision_of(const char *name) {
     return SLUICE_PROMPT_AUTO;
 }
 
+static sluice_weight_copies copies_of(const char *name) {
+    return !name || strcmp(name, "auto") == 0 ? SLUICE_COPIES_AUTO
+           : strcmp(name, "never") == 0       ? SLUICE_COPIES_NEVER
+                                              : SLUICE_COPIES_ALWAYS;
+}
+
 static sluice_split split_of(const char *name) {
     return !name || strcmp(name, "auto") == 0 ? SLUICE_SPLIT_AUTO
            : strcmp(name, "tensors") == 0     ? SLUICE_SPLIT_TENSORS
@@ -241,6 +247,7 @@ void engine_options(const settings *s, int32_t sequences, sluice_engine_options 
         .kv_pool = s->kv_pool,
         .expert_pin = s->expert_pin,
         .split = split_of(s->split),
+        .weight_copies = copies_of(s->weight_copies),
     };
     memcpy(options->memory_limits, s->memory_limit.by_device, sizeof options->memory_limits);
 }

@@ -444,6 +444,9 @@ const option OPTIONS[] = {
      "CUDA: what prompts are multiplied in; int8 and fp8 round weights and activations once more. auto: fp8 "
      "for FP8 weights, int8 for Q4_K, else bf16. CPU: int8 (Q4_K, Q5_K, Q6_K; with AVX-512 or AMX) and bf16 "
      "(quantised weights; with AMX) are faster for prompts and many sequences, slower for one"},
+    {IN_ENGINE, "--weight-copies", "auto|never|always", CHOICE, AT(weight_copies), "auto", 0, 0,
+     "CUDA: second copies of quantised weights, decoded to int8 (Q4_K) or BF16 for prompts and many sequences; "
+     "auto: where all takes half of the GPU's memory with them, or less"},
     {IN_MODEL | IN_SERVE, "-hf -hfr --hf-repo", "OWNER/REPO[:QUANT]", TEXT, AT(hf_repo), NULL, 0, 0,
      "the same as -m hf:OWNER/REPO[:QUANT]"},
     {IN_MODEL | IN_SERVE, "-hff --hf-file", "FILE", TEXT, AT(hf_file), NULL, 0, 0,

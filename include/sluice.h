@@ -404,6 +404,17 @@ typedef enum sluice_prompt_precision {
     SLUICE_PROMPT_FP8
 } sluice_prompt_precision;
 
+/* CUDA: second copies of quantised weights, decoded for prompts and hundreds of sequences: int8 of Q4_K, and
+ * of what SLUICE_PROMPT_INT8 says, one byte a weight; BF16 of others, two. Steps of 129 rows or more are then
+ * faster, as they decode nothing. AUTO: where all that the engine has on the device takes half of its memory
+ * limit or less with them; never where weights lie in host memory. ALWAYS: creating an engine fails where they
+ * do not fit. */
+typedef enum sluice_weight_copies {
+    SLUICE_COPIES_AUTO,
+    SLUICE_COPIES_NEVER,
+    SLUICE_COPIES_ALWAYS
+} sluice_weight_copies;
+
 /* How a model lies on several devices. LAYERS: each has some of the layers, and they work on different steps
  * at once. TENSORS: each has a share of the heads and columns of every layer, and they compute each step
  * together, meeting twice a layer; devices of one kind that reach each other's memory, such as
@@ -508,6 +519,7 @@ typedef struct sluice_engine_options {
      * host memory the GPU has the most used ones at hand from the start. NULL: the first uses decide. */
     const char *expert_pin;
     sluice_split split;
+    sluice_weight_copies weight_copies;
 } sluice_engine_options;
 enum { SLUICE_NO_LAYERS = -1 };
 

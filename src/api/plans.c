@@ -37,6 +37,13 @@ static int backend_options(const sluice_engine_options *o, sl_backend_options *o
         return sl_fail(error, SL_ERR_INVALID, "prompt precision: %d is no sluice_prompt_precision",
                        (int)o->prompt_precision);
     }
+    _Static_assert((int)SLUICE_COPIES_ALWAYS == (int)SL_COPIES_ALWAYS &&
+                       SL_COPIES_COUNT == SLUICE_COPIES_ALWAYS + 1,
+                   "the same choices in the same order");
+    if ((unsigned)o->weight_copies >= SL_COPIES_COUNT) {
+        return sl_fail(error, SL_ERR_INVALID, "weight copies: %d is no sluice_weight_copies",
+                       (int)o->weight_copies);
+    }
     *out = (sl_backend_options){.threads = o->threads,
                                 .isa = (sl_isa)isa,
                                 .no_graphs = o->no_graphs,
@@ -77,6 +84,7 @@ int sl_api_plan_open(const sl_model *model, const sluice_engine_options *o, sl_a
         .kv_pool = o->kv_pool,
         .host_experts = model->program.experts > 0 ? o->cpu_experts : 0,
         .expert_cache = o->expert_cache,
+        .copies = (sl_copies)o->weight_copies,
     };
     if (result == 0 &&
         (o->chunk < 0 || o->sequences < 0 || o->context < 0 || o->outputs < 0 || o->state_slots < 0)) {

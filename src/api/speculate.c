@@ -142,6 +142,7 @@ static int open_model(sl_api_speculation *s, sluice_model *model, const sluice_e
                                      .no_repack = o->no_repack,
                                      .deterministic = o->deterministic,
                                      .prompt_precision = o->prompt_precision,
+                                     .weight_copies = o->weight_copies,
                                      .split = o->split};
     memcpy(options.memory_limits, o->memory_limits, sizeof options.memory_limits);
     result = sl_api_plan_open(draft, &options, &s->planned, error);

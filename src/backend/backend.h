@@ -62,6 +62,8 @@ struct sl_kernel {
     float rounding;  /* of weights, which the plain kernel does too: further from the definition by so much */
     bool batched;    /* handles many rows in one pass over the weights or keys */
     bool on_request; /* taken only where a plan's options name it */
+    bool copies;     /* reads a second copy of weights that other kernels have in another layout: taken only
+                        where the plan has room for such copies, or names it */
     bool deterministic;  /* taken only by deterministic plans */
     bool cut_dependent;  /* the bits depend on where a sequence was cut into steps, though on no other row; a
                             deterministic plan declines it */

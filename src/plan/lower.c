@@ -82,6 +82,11 @@ static const char *reason_against(const lowering *l, const sl_kernel *kernel, co
     if (kernel->on_request && !sl_name_is_listed(kernel->name, l->plan->options.prefer)) {
         return "is taken only when asked for";
     }
+    if (kernel->copies && !l->plan->has_copies && !sl_name_is_listed(kernel->name, l->plan->options.prefer)) {
+        return l->plan->options.copies == SL_COPIES_NEVER
+                   ? "second copies of weights are switched off"
+                   : "second copies of weights would not leave half of the memory free";
+    }
     if (kernel->deterministic && !l->plan->backend->options.deterministic &&
         !sl_name_is_listed(kernel->name, l->plan->options.prefer)) {
         return "is for deterministic plans";

@@ -817,8 +817,8 @@ int sl_plan_create(const sl_program *program, sl_backend *backend, const sl_plan
                  : sl_plan_make(program, backend, options, plan, error);
 }
 
-int sl_plan_make(const sl_program *program, sl_backend *backend, const sl_plan_options *options,
-                 sl_plan **plan, sl_error *error) {
+static int make_plan(const sl_program *program, sl_backend *backend, const sl_plan_options *options,
+                     bool has_copies, sl_plan **plan, sl_error *error) {
     *plan = NULL;
     sl_plan *made = sl_alloc_zero(1, sizeof *made);
     if (!made) {
@@ -826,6 +826,7 @@ int sl_plan_make(const sl_program *program, sl_backend *backend, const sl_plan_o
     }
     made->backend = backend;
     made->deployment.program = program;
+    made->has_copies = has_copies;
     const int code = create(made, options, error);
     if (code) {
         sl_plan_destroy(made);
@@ -833,6 +834,33 @@ int sl_plan_make(const sl_program *program, sl_backend *backend, const sl_plan_o
     }
     *plan = made;
     return 0;
+}
+
+/* Of weights that a plan of one device may copy, whose backend has kernels for that. */
+static bool may_copy(const sl_backend *backend, const sl_plan_options *options) {
+    int32_t count = 0;
+    if (sl_split_count(backend) > 0 ||
+        (options && (options->copies == SL_COPIES_NEVER || options->host_experts || options->host_layers))) {
+        return false;
+    }
+    const sl_kernel *const *kernels = backend->functions->kernels(backend, &count);
+    while (count > 0 && !kernels[count - 1]->copies) {
+        count--;
+    }
+    return count > 0;
+}
+
+int sl_plan_make(const sl_program *program, sl_backend *backend, const sl_plan_options *options,
+                 sl_plan **plan, sl_error *error) {
+    if (may_copy(backend, options)) {
+        const int code = make_plan(program, backend, options, true, plan, error);
+        if ((options && options->copies == SL_COPIES_ALWAYS) ||
+            (!code && sl_plan_bytes(*plan) <= (*plan)->options.memory_limit / 2)) {
+            return code;
+        }
+        sl_plan_destroy(*plan);
+    }
+    return make_plan(program, backend, options, false, plan, error);
 }
 
 void sl_plan_destroy(sl_plan *plan) {

@@ -15,6 +15,11 @@ typedef struct sl_device_limit {
     uint64_t bytes;  /* 0: what it has free */
 } sl_device_limit;
 
+/* Second copies of weights, in a layout that is faster for many rows. AUTO: where all of the plan takes half
+ * of its memory limit with them, or less, and no weights lie in host memory. ALWAYS: SL_ERR_LIMIT where they
+ * do not fit. */
+typedef enum sl_copies { SL_COPIES_AUTO, SL_COPIES_NEVER, SL_COPIES_ALWAYS, SL_COPIES_COUNT } sl_copies;
+
 typedef struct sl_plan_options {
     int32_t chunk;     /* rows of a step; 0: the backend's own choice */
     int32_t sequences; /* slots; 0: 8 */
@@ -44,6 +49,7 @@ typedef struct sl_plan_options {
     int32_t
         kv_budget; /* tokens that a sequence keeps for each key head behind a prompt that is longer; 0: all */
     int32_t kv_window, kv_pool; /* see sl_op_compact: rows that choose them, 0: 64; pooled keys, 0: 7 */
+    sl_copies copies;
     const char *prefer; /* beginnings of kernels' names, with commas between: those are tried first. NULL:
                            the backend's own order */
     bool embed;         /* ends at the final norm: no logits, no tokens. Programs without a head always do */
@@ -87,6 +93,7 @@ struct sl_plan {
     sl_backend *backend;     /* borrowed */
     sl_plan_options options; /* as resolved */
     int32_t fixed_rows;      /* the backend's, for weights as most of these are */
+    bool has_copies;         /* kernels that copy weights may be taken */
     bool is_usual_chunk;     /* options.chunk is the backend's own choice: steps may have fewer rows */
     sl_deployment deployment;
     /* Behind the last op that leaves something in a cache or state, rows without outputs matter to nobody. So

@@ -217,6 +217,7 @@ static void print_table(const kt_listing *l) {
         print_cell(l, i, class_cell);
         printf(" %s | %s |\n",
                kernel->on_request        ? "`--kernel` alone"
+               : kernel->copies          ? "`--weight-copies`"
                : kt_is_asked_for(kernel) ? "`--prompt-precision`"
                : kernel->deterministic   ? "deterministic plans"
                : kernel->cut_dependent   ? "plans not deterministic"

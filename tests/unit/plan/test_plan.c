@@ -692,6 +692,71 @@ static void one_class_however_large_steps_are(void **state) {
     sl_program_free(&p);
 }
 
+/* In front of all others: of steps of 9 rows and more. */
+static const ranged_kernel COPYING = RANGED("linear/copied", LINEAR, "copied", F32, 9, INT32_MAX,
+                                            .copies = true, .packed_bytes = fake_packed_bytes,
+                                            .pack = fake_pack);
+
+static const sl_kernel *const *copying_kernels(const sl_backend *backend, int32_t *count) {
+    static const sl_kernel *list[1 + FAKE_COUNT];
+    const sl_kernel *const *others = fake_kernels(backend, count);
+    list[0] = &COPYING.base;
+    memcpy(list + 1, others, (size_t)*count * sizeof *list);
+    ++*count;
+    return list;
+}
+
+static const sl_backend_functions COPYING_FUNCTIONS = {.kernels = copying_kernels,
+                                                       .memory_available = fake_available};
+
+/* Of the matrix "0.out" in the largest bucket: the kernel that it has, or why it has no copy. */
+static void expect_copies(const sl_plan *plan, const char *kernel, const char *reason) {
+    const int32_t largest = plan->deployment.bucket_count - 1;
+    assert_string_equal(kernel_for(plan, largest, "0.out"), kernel);
+    assert_string_equal(reason_of(plan, largest, "linear/copied", "0.out"), reason);
+    assert_int_not_equal(strcmp(kernel_for(plan, 0, "0.out"), "linear/copied"), 0);
+}
+
+static void weights_are_copied_where_half_of_the_memory_is_left(void **state) {
+    (void)state;
+    static const char few[] = "second copies of weights would not leave half of the memory free",
+                      never[] = "second copies of weights are switched off";
+    sl_program p = {0};
+    sl_error error;
+    tiny_build(&p, &TYPES);
+    fake_backend backend = fake(true, false);
+    backend.base.functions = &COPYING_FUNCTIONS;
+    sl_plan_options options = {.chunk = 16, .sequences = 1, .context = 128};
+    sl_plan *plan = make(&p, &backend, &options);
+    expect_copies(plan, "linear/copied", "");
+    const uint64_t most = total_of(plan);
+    sl_plan_destroy(plan);
+    const struct {
+        uint64_t limit;
+        sl_copies copies;
+        const char *prefer, *kernel, *reason;
+    } cases[] = {
+        {2 * most, SL_COPIES_AUTO, NULL, "linear/copied", ""},
+        {2 * most - 1, SL_COPIES_AUTO, NULL, "linear/q4_0/wide", few},
+        {2 * most - 1, SL_COPIES_AUTO, "linear/copied", "linear/copied", ""},
+        {2 * most, SL_COPIES_NEVER, NULL, "linear/q4_0/wide", never},
+        {most, SL_COPIES_ALWAYS, NULL, "linear/copied", ""},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        options.memory_limit = cases[i].limit;
+        options.copies = cases[i].copies;
+        options.prefer = cases[i].prefer;
+        plan = make(&p, &backend, &options);
+        expect_copies(plan, cases[i].kernel, cases[i].reason);
+        assert_true(total_of(plan) <= cases[i].limit);
+        sl_plan_destroy(plan);
+    }
+    options = (sl_plan_options){.chunk = 16, .sequences = 1, .context = 128, .memory_limit = most - 1,
+                                .copies = SL_COPIES_ALWAYS};
+    assert_int_equal(sl_plan_create(&p, &backend.base, &options, &plan, &error), SL_ERR_LIMIT);
+    sl_program_free(&p);
+}
+
 /* A kernel that no plan would take does not complete a class: one for requests only without a request, one
  * whose bits depend on how steps are cut ever. */
 static void what_is_not_taken_completes_no_class(void **state) {
@@ -1313,6 +1378,7 @@ int main(void) {
         cmocka_unit_test(one_class_in_every_bucket),
         cmocka_unit_test(one_class_however_large_steps_are),
         cmocka_unit_test(what_is_not_taken_completes_no_class),
+        cmocka_unit_test(weights_are_copied_where_half_of_the_memory_is_left),
         cmocka_unit_test(buckets_and_their_choice),
         cmocka_unit_test(buckets_of_many_sequences),
         cmocka_unit_test(no_live_values_overlap),

@@ -13,6 +13,8 @@ static const struct {
     [SL_CUDA_K16_ROWS128] = {WGMMA, "to 128 rows, as fast as weights can be read"},
     [SL_CUDA_K16_CUBLAS] = {EVERY, "prompts: BF16 weights in scratch, fixed ranges of columns"},
     [SL_CUDA_K16_TILE] = {WGMMA, "prompts through experts"},
+    [SL_CUDA_S8_COPY_TILE] = {WGMMA, "prompts and many sequences, from a second copy of the weights in int8"},
+    [SL_CUDA_BF16_COPY_CUBLAS] = {EVERY, "prompts and many sequences, from a second copy of the weights in BF16"},
     [SL_CUDA_BF16_ROWS128] = {WGMMA,
                               "batches: to 128 rows as fast as weights can be read, some types to 256"},
     [SL_CUDA_I8_ROWS64] = {EVERY, "batches, for types and devices that `bf16-rows128` does not take"},
@@ -20,8 +22,6 @@ static const struct {
         {WGMMA, "prompts of Q4_K, others with `--prompt-precision int8`: weights become int8 in scratch"},
     [SL_CUDA_E4M3_TILE] = {WGMMA, "prompts: FP8 weights as they are; others with `--prompt-precision fp8`"},
     [SL_CUDA_BF16_CUBLAS] = {EVERY, "prompts: weights decoded to BF16 in scratch, then cuBLASLt"},
-    [SL_CUDA_BF16_CUBLAS_KEPT] =
-        {EVERY, "prompts from a second copy of the weights: no decoding, 2 bytes an element"},
     [SL_CUDA_BF16_TILE_WGMMA] = {WGMMA, "prompts through experts, and without cuBLASLt"},
     [SL_CUDA_BF16_TILE_MMA] = {EVERY, "the same on devices without `wgmma`"},
     [SL_CUDA_I8_TILE] = {EVERY,

@@ -696,10 +696,10 @@ enum { CUBLAS_ROWS = 96 }; /* of a bucket, at least, where a row says nothing el
  * memory. */
 #define KEPT(ID, type_name)                                                                                  \
     {                                                                                                        \
-        .kernel = BF16_KERNEL("linear/" #type_name "/cuda-bf16-cublas-kept", "bf16/cublaslt", 1.5e-2f,       \
-                              .on_request = true, .declines = declines, .packed_bytes = kept_bytes,          \
+        .kernel = BF16_KERNEL("linear/" #type_name "/cuda-bf16-copy-cublas", "bf16/cublaslt", 1.5e-2f,       \
+                              .copies = true, .declines = declines, .packed_bytes = kept_bytes,          \
                               .pack = kept_pack, .workspace = workspace_of),                                 \
-        .arrangement = SL_CUDA_BF16_CUBLAS_KEPT, .least_rows = CUBLAS_ROWS, .repack = kept_repack,           \
+        .arrangement = SL_CUDA_BF16_COPY_CUBLAS, .least_rows = SL_CUDA_COPY_ROWS, .repack = kept_repack,           \
         .packed_type = SL_QTYPE_BF16, FUNCTIONS(ID)                                                          \
     }
 #define BOTH(ID, type_name) BF16_CUBLAS(ID, type_name, CUBLAS_ROWS, 1.5e-2f), KEPT(ID, type_name)

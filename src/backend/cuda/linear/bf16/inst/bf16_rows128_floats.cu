@@ -2,9 +2,9 @@
 #include "backend/cuda/linear/bf16/bf16_rows128_launch.cuh"
 
 static const sl_cuda_kernel KERNELS[] = {
-    BF16_ROWS128(F16, f16, 5, 128, 1.5e-2f),
+    BF16_ROWS128(F16, f16, 2, 128, 1.5e-2f),
     K16_ROWS128(F16, f16, 1.5e-2f),
-    BF16_ROWS128(BF16, bf16, 5, 128, 1e-4f),
+    BF16_ROWS128(BF16, bf16, 2, 128, 1e-4f),
     K16_ROWS128(BF16, bf16, 1e-4f),
 };
 
@@ -12,9 +12,10 @@ SL_CUDA_FAMILY(bf16_rows128_floats) = {SL_CUDA_ROWS(KERNELS), SL_CUDA_NO_ROWS,
                                        skinny_prepare<SL_QTYPE_F16, SL_QTYPE_BF16>};
 
 /* Rows of a step from which on its experts are this kernel's. For fewer `i8-row1` reads an expert once for
- * each row, and takes longer for quants that are floating-point numbers. */
+ * each row, as `f32-rows8` does, and takes longer for quants that are floating-point numbers. */
 static int32_t skinny_least_expert_rows(sl_qtype type) {
-    const bool floats = type == SL_QTYPE_MXFP4 || type == SL_QTYPE_NVFP4 || type == SL_QTYPE_NVFP4_128;
+    const bool floats = type == SL_QTYPE_F16 || type == SL_QTYPE_BF16 || type == SL_QTYPE_FP8_128 ||
+                        type == SL_QTYPE_MXFP4 || type == SL_QTYPE_NVFP4 || type == SL_QTYPE_NVFP4_128;
     return floats ? 2 : SKINNY_EXPERT_ROWS;
 }
 
