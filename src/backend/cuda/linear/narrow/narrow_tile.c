@@ -73,6 +73,7 @@ static void make_weights(const sl_cuda_op *op, int32_t first, int32_t row, int32
     made->kind = kind_of(&op->kernel->kernel);
     made->outputs = count;
     made->columns = op->weights[first].columns;
+    made->row_bytes = op->weights[first].row_bytes;
     made->codes = scratch;
     made->scales = (float *)(void *)(scratch + code_bytes(count, made->columns));
     made->has_blocks = made->kind == SL_NARROW_E4M3;

@@ -42,14 +42,14 @@ typedef struct weight_codes {
     float scale;
 } weight_codes;
 
-/* Codes as they are in the file. */
-static __device__ __forceinline__ void take_codes(const unsigned char *chunk, uint32_t index,
-                                                  weight_codes *made) {
-    const uint32_t *block = (const uint32_t *)(chunk + index / 4 * SL_FP8_128_BYTES);
-    made->scale = __uint_as_float(block[0]);
+/* Codes as they are in the row. */
+static __device__ __forceinline__ void take_codes(const unsigned char *row, uint64_t row_bytes,
+                                                  uint32_t index, weight_codes *made) {
+    const uint32_t *codes = (const uint32_t *)(row + index * WEIGHT_COLUMNS);
+    made->scale = sl_fp8_scales(row, row_bytes)[index * WEIGHT_COLUMNS / SL_FP8_128_ELEMENTS];
 #pragma unroll
     for (int i = 0; i < WEIGHT_QUADS; i++) {
-        made->words[i] = block[1 + index % 4 * WEIGHT_QUADS + i];
+        made->words[i] = codes[i];
     }
 }
 
@@ -119,19 +119,19 @@ static __global__ void __launch_bounds__(WEIGHT_THREADS)
     const uint32_t block = blockIdx.x - args.first_block[j], first = block * WEIGHT_THREADS;
     const uint32_t left = all - first, here = left < WEIGHT_THREADS ? left : WEIGHT_THREADS;
     const bool active = threadIdx.x < here;
-    const unsigned char *from =
-        bring(stage, job.from + (uint64_t)block * chunk::bytes,
-              (int32_t)(here * WEIGHT_COLUMNS / sl_block_size<TYPE>::ELEMENTS * sl_block_size<TYPE>::BYTES));
     weight_codes made = {};
     const uint32_t index = active ? threadIdx.x : 0;
+    const uint32_t row = (first + index) / in_row, column = (first + index) % in_row;
     if constexpr (TYPE == SL_QTYPE_FP8_128) {
-        take_codes(from, index, &made);
+        take_codes(job.from + row * work.row_bytes, work.row_bytes, column, &made);
     } else {
+        const unsigned char *from = bring(
+            stage, job.from + (uint64_t)block * chunk::bytes,
+            (int32_t)(here * WEIGHT_COLUMNS / sl_block_size<TYPE>::ELEMENTS * sl_block_size<TYPE>::BYTES));
         make_codes<TYPE, KIND>(from, index, &made);
     }
     sl_wait_for_inputs(); /* the product before reads the scratch */
     store_codes(work.codes + (uint64_t)job.first * (uint64_t)work.columns, first + threadIdx.x, active, made);
-    const uint32_t row = (first + threadIdx.x) / in_row, column = (first + threadIdx.x) % in_row;
     if (active && column % (GROUP / WEIGHT_COLUMNS) == 0) {
         work.scales[(uint64_t)(column / (GROUP / WEIGHT_COLUMNS)) * args.scales + (uint64_t)job.first + row] =
             made.scale;

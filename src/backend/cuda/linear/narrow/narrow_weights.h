@@ -23,6 +23,7 @@ typedef struct sl_narrow_weights {
     int32_t count;
     sl_qtype type;
     sl_narrow_kind kind;
+    uint64_t row_bytes;       /* FP8_128 alone asks */
     int32_t outputs, columns; /* of all jobs' rows; columns: a multiple of the kind's group */
     bool has_blocks;          /* as sl_narrow_product has it; the decoder does not ask */
     unsigned char *codes;     /* [outputs][columns], aligned to 16 */
