@@ -158,12 +158,20 @@ int32_t sl_stored_columns(int32_t multiple, const sl_weight *weight) {
                                                           : weight->columns;
 }
 
+static bool is_aligned_by_row(int32_t multiple, const sl_weight *weight) {
+    return multiple > 0 && weight->type == SL_QTYPE_FP8_128;
+}
+
+bool sl_stored_row_bytes(int32_t multiple, const sl_weight *weight, uint64_t *bytes) {
+    return sl_qtype_bytes(weight->type, (uint64_t)sl_stored_columns(multiple, weight), bytes) &&
+           (!is_aligned_by_row(multiple, weight) || sl_align_u64(*bytes, 16, bytes));
+}
+
 bool sl_stored_bytes(int32_t multiple, const sl_weight *weight, uint64_t *bytes) {
-    const int32_t columns = sl_stored_columns(multiple, weight);
     uint64_t row;
     *bytes = weight->bytes;
-    return columns == weight->columns ||
-           (sl_qtype_bytes(weight->type, (uint64_t)columns, &row) &&
+    return (sl_stored_columns(multiple, weight) == weight->columns && !is_aligned_by_row(multiple, weight)) ||
+           (sl_stored_row_bytes(multiple, weight, &row) &&
             sl_mul_u64(row, (uint64_t)weight->rows * (uint64_t)weight->experts, bytes));
 }
 

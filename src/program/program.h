@@ -616,6 +616,9 @@ int32_t sl_stored_width(int32_t multiple, int32_t width);
  * bytes then; false when these pass 64 bits. */
 int32_t sl_stored_columns(int32_t multiple, const sl_weight *weight);
 bool sl_stored_bytes(int32_t multiple, const sl_weight *weight, uint64_t *bytes);
+/* Bytes of a row then. Where `multiple` is not 0 those of FP8_128 are multiples of 16: such a backend keeps
+ * codes and scales apart in a row, and wants all rows' codes aligned. */
+bool sl_stored_row_bytes(int32_t multiple, const sl_weight *weight, uint64_t *bytes);
 
 /* Work of an op for that many rows: floating-point operations, bytes of weights read, bytes of values moved.
  * Attention counts `context` keys per row (fewer in a window), each at two bytes per element. An expert's

@@ -117,7 +117,8 @@ static double code_value(const narrow_case *test, unsigned char code) {
 typedef struct operands {
     int32_t groups, group; /* columns of one */
     uint64_t x_row_bytes, x_scales, x_bytes, weights_bytes, scales_bytes, y_floats, residual_floats;
-    uint64_t y_row, residual_row, first; /* floats: of a row; in front of the first one */
+    uint64_t weight_row_bytes, scale_row; /* scale_row: floats */
+    uint64_t y_row, residual_row, first;  /* floats: of a row; in front of the first one */
     unsigned char *x, *weights;
     float *weight_scales, *bias, *residual;
     int32_t experts, bias_floats; /* experts: one without */
@@ -130,7 +131,12 @@ static float *x_scale(const operands *host, int32_t row, int32_t group) {
 
 /* row: of all experts' groups. */
 static float *weight_scale(const operands *host, const narrow_case *test, int32_t row, int32_t output) {
-    return &host->weight_scales[(int64_t)row * sl_narrow_scales(test->outputs) + output];
+    const uint64_t of_output =
+        ((uint64_t)(row / host->groups) * (uint64_t)test->outputs + (uint64_t)output) * host->scale_row +
+        (uint64_t)(row % host->groups);
+    return &host->weight_scales[test->kind == SL_NARROW_S8
+                                    ? (uint64_t)row * host->scale_row + (uint64_t)output
+                                    : of_output];
 }
 
 static int32_t expert_of(const operands *host, int32_t row) {
@@ -192,7 +198,7 @@ static void fill_numbers(const narrow_case *test, operands *host) {
 static void fill_not_numbers(const narrow_case *test, operands *host) {
     if (test->kind == SL_NARROW_E4M3) {
         host->x[5 * host->x_row_bytes + 7] = 0x7f;
-        host->weights[(uint64_t)9 * (uint64_t)test->columns + 200] = 0xff;
+        host->weights[9 * host->weight_row_bytes + 200] = 0xff;
     }
     *x_scale(host, 64, 1) = NAN;
     *x_scale(host, 2, 0) = INFINITY;
@@ -205,9 +211,14 @@ static operands make_operands(const narrow_case *test) {
     host.x_scales = (uint64_t)test->columns;
     host.x_row_bytes = (host.x_scales + (uint64_t)host.groups * 4 + 15) / 16 * 16 + 16;
     host.x_bytes = host.x_row_bytes * (uint64_t)test->rows;
-    host.weights_bytes = (uint64_t)host.experts * (uint64_t)test->outputs * (uint64_t)test->columns;
-    host.scales_bytes =
-        (uint64_t)host.experts * (uint64_t)host.groups * (uint64_t)sl_narrow_scales(test->outputs) * 4;
+    /* Something else lies between rows of E4M3. */
+    host.scale_row = (uint64_t)sl_narrow_scales(test->kind, test->outputs, test->columns) +
+                     (test->kind == SL_NARROW_S8 ? 0 : 4);
+    host.weight_row_bytes = (uint64_t)test->columns + (test->kind == SL_NARROW_S8 ? 0 : 48);
+    host.weights_bytes = (uint64_t)host.experts * (uint64_t)test->outputs * host.weight_row_bytes;
+    host.scales_bytes = (uint64_t)host.experts *
+                        (uint64_t)(test->kind == SL_NARROW_S8 ? host.groups : test->outputs) *
+                        host.scale_row * 4;
     host.bias_floats = host.experts * test->outputs + 1;
     host.first = test->odd ? 1 : 0;
     host.y_row = (uint64_t)(test->outputs + 3) / 4 * 4 + (test->odd ? 5 : 8);
@@ -254,7 +265,7 @@ static expectation expect(const narrow_case *test, const operands *host, int32_t
     const int32_t expert = expert_of(host, row);
     const unsigned char *weights =
         host->weights +
-        ((uint64_t)expert * (uint64_t)test->outputs + (uint64_t)output) * (uint64_t)test->columns;
+        ((uint64_t)expert * (uint64_t)test->outputs + (uint64_t)output) * host->weight_row_bytes;
     for (int32_t group = 0; group < host->groups; group++) {
         const float scale =
             *x_scale(host, row, group) * *weight_scale(host, test, expert * host->groups + group, output);
@@ -349,7 +360,9 @@ static sl_narrow_product product_of(const narrow_case *test, const operands *hos
                                .x_row_bytes = host->x_row_bytes,
                                .x_scales = host->x_scales,
                                .weights = device->weights,
+                               .weight_row_bytes = host->weight_row_bytes,
                                .weight_scales = device->weight_scales,
+                               .scale_row_bytes = host->scale_row * 4,
                                .has_blocks = test->has_blocks,
                                .y = device->y + host->first,
                                .y_row_bytes = host->y_row * 4,
@@ -547,15 +560,17 @@ static void bench_shape(const sl_cuda_context *context, sl_narrow_kind kind, con
     static const int32_t counts[] = {128, 512, 2048, 8192};
     const int32_t outputs = sizes[0], columns = sizes[1], most = counts[3];
     const uint64_t groups = (uint64_t)(columns / sl_narrow_group(kind));
-    const uint64_t x_row_bytes = (uint64_t)columns + groups * 4;
+    const uint64_t x_row_bytes = (uint64_t)columns + (groups * 4 + 15) / 16 * 16;
+    const uint64_t scale_row = (uint64_t)sl_narrow_scales(kind, outputs, columns);
+    const uint64_t scales_bytes = scale_row * (kind == SL_NARROW_S8 ? groups : (uint64_t)outputs) * 4;
     unsigned char *x = on_device(NULL, x_row_bytes * (uint64_t)most);
     unsigned char *weights = on_device(NULL, (uint64_t)outputs * (uint64_t)columns);
-    float *scales = on_device(NULL, groups * (uint64_t)outputs * 4);
+    float *scales = on_device(NULL, scales_bytes);
     float *y = on_device(NULL, (uint64_t)most * (uint64_t)outputs * 4);
     int32_t *rows = on_device(NULL, 4);
     fill_codes(x, x_row_bytes * (uint64_t)most, kind);
     fill_codes(weights, (uint64_t)outputs * (uint64_t)columns, kind);
-    fill_floats(scales, groups * (uint64_t)outputs * 4);
+    fill_floats(scales, scales_bytes);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         CHECK_CUDA(cudaMemcpy(rows, &counts[i], 4, cudaMemcpyHostToDevice));
         const sl_narrow_product product = {.kind = kind,
@@ -566,7 +581,9 @@ static void bench_shape(const sl_cuda_context *context, sl_narrow_kind kind, con
                                            .x_row_bytes = x_row_bytes,
                                            .x_scales = (uint64_t)columns,
                                            .weights = weights,
+                                           .weight_row_bytes = (uint64_t)columns,
                                            .weight_scales = scales,
+                                           .scale_row_bytes = scale_row * 4,
                                            .y = y,
                                            .y_row_bytes = (uint64_t)outputs * 4,
                                            .true_rows = rows};
@@ -592,7 +609,9 @@ static void bench_experts(const sl_cuda_context *context, sl_narrow_kind kind, c
     const uint64_t groups = (uint64_t)(columns / sl_narrow_group(kind));
     const uint64_t x_row_bytes = (uint64_t)columns + (groups * 4 + 15) / 16 * 16;
     const uint64_t weights_bytes = (uint64_t)EXPERTS * (uint64_t)outputs * (uint64_t)columns;
-    const uint64_t scales_bytes = (uint64_t)EXPERTS * groups * (uint64_t)outputs * 4;
+    const uint64_t scale_row = (uint64_t)sl_narrow_scales(kind, outputs, columns);
+    const uint64_t scales_bytes =
+        (uint64_t)EXPERTS * scale_row * (kind == SL_NARROW_S8 ? groups : (uint64_t)outputs) * 4;
     int32_t *list = allocated(malloc((size_t)most * 4));
     for (int32_t i = 0; i < most; i++) {
         list[i] = i;
@@ -604,7 +623,9 @@ static void bench_experts(const sl_cuda_context *context, sl_narrow_kind kind, c
                                  .x_row_bytes = x_row_bytes,
                                  .x_scales = (uint64_t)columns,
                                  .weights = on_device(NULL, weights_bytes),
+                                 .weight_row_bytes = (uint64_t)columns,
                                  .weight_scales = on_device(NULL, scales_bytes),
+                                 .scale_row_bytes = scale_row * 4,
                                  .y = on_device(NULL, (uint64_t)most * (uint64_t)outputs * 4),
                                  .y_row_bytes = (uint64_t)outputs * 4,
                                  .experts = EXPERTS,

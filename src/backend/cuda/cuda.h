@@ -14,6 +14,7 @@
 #define SL_BACKEND_CUDA_CUDA_H
 
 #include "backend/backend.h"
+#include "quant/blocks.h"
 
 #include <cuda_runtime_api.h>
 
@@ -33,6 +34,17 @@ enum { SL_CUDA_COLUMN_MULTIPLE = 256 };
 /* Of a LINEAR's weight in the file's layout, as its kernels see it. */
 static inline int32_t sl_cuda_columns(const sl_weight *weight) {
     return sl_stored_columns(SL_CUDA_COLUMN_MULTIPLE, weight);
+}
+
+/* A row of FP8_128 on the device: the codes of all its columns, then a float scale for each 128, then what is
+ * missing to a multiple of 16 bytes. So rows begin at multiples of 16, and codes can be copied in boxes.
+ * Where such a row's scales begin. */
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    static inline uint64_t
+    sl_fp8_scales_at(uint64_t row_bytes) {
+    return row_bytes / SL_FP8_128_BYTES * SL_FP8_128_ELEMENTS;
 }
 
 /* Whether zeros are to be written behind each row of what a QUANTIZE of a run makes. */
@@ -55,8 +67,8 @@ typedef struct sl_cuda_operand {
     sl_rows rows;
 } sl_cuda_operand;
 
-/* A weight in the file's layout, in device memory; rows may end with blocks of zeros. data is NULL when it is
- * absent. */
+/* A weight in the file's layout, in device memory, but for FP8_128 (sl_fp8_scales_at); rows may end with
+ * blocks of zeros. data is NULL when it is absent. */
 typedef struct sl_cuda_weight {
     const unsigned char *data;
     const float *bias; /* LINEAR: [experts][rows], or NULL */

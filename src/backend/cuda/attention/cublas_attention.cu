@@ -139,7 +139,7 @@ static __global__ void __launch_bounds__(THREADS) collect_kernel(sl_cuda_context
             put(to, i,
                 !there                       ? 0.0f
                 : cache.type == SL_QTYPE_FP8 ? sl_e4m3_to_f32(at[i % size])
-                                             : sl_decode(cache.type, at, i % size));
+                                             : sl_decode(cache.type, at, bytes, i % size));
         }
     }
 }

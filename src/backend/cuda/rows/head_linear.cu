@@ -16,7 +16,7 @@ template <sl_qtype TYPE> static __device__ void multiply(const sl_head_args &arg
         float sums[ROWS] = {};
 #pragma unroll 4
         for (int32_t i = lane; i < args.inputs; i += SL_WARP) {
-            const float w = sl_element<TYPE>(row, i);
+            const float w = sl_row_element<TYPE>(row, args.weight.row_bytes, i);
 #pragma unroll
             for (int32_t r = 0; r < ROWS; r++) {
                 if (r < rows.count) {
@@ -44,7 +44,8 @@ static __device__ void multiply_turned(const sl_head_args &args, const sl_head_r
 #pragma unroll 4
     for (int32_t i = warp * each; i < end; i++) {
         const unsigned char *row = rows.matrix + (uint64_t)i * args.weight.row_bytes;
-        const float w = output < args.outputs ? sl_element<TYPE>(row, output) : 0.0f;
+        const float w =
+            output < args.outputs ? sl_row_element<TYPE>(row, args.weight.row_bytes, output) : 0.0f;
 #pragma unroll
         for (int32_t r = 0; r < ROWS; r++) {
             if (r < rows.count) {

@@ -58,8 +58,10 @@ static __device__ __forceinline__ void load_weights(const sl_head_args &args, co
         const int32_t r = i / (WIDTH / 2), c = i % (WIDTH / 2) * 2, at = column + c;
         const unsigned char *row = rows.matrix + (uint64_t)(top + r) * args.weight.row_bytes;
         const bool there = top + r < args.weight.rows;
-        const float low = there && at < args.weight.columns ? sl_element<TYPE>(row, at) : 0.0f;
-        const float high = there && at + 1 < args.weight.columns ? sl_element<TYPE>(row, at + 1) : 0.0f;
+        const uint64_t bytes = args.weight.row_bytes;
+        const float low = there && at < args.weight.columns ? sl_row_element<TYPE>(row, bytes, at) : 0.0f;
+        const float high =
+            there && at + 1 < args.weight.columns ? sl_row_element<TYPE>(row, bytes, at + 1) : 0.0f;
         *(uint32_t *)(to + turned_at(r, 2 * WIDTH, 2 * c)) = sl_bf16_pair(low, high);
     }
 }

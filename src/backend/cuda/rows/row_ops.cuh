@@ -158,12 +158,12 @@ static __device__ __forceinline__ float4 sl_embed_quad(const sl_embed_args &args
         return make_float4(0, 0, 0, 0);
     }
     if (ALIGNED) {
-        return sl_map_quad(sl_decode_quad(args.table.type, values, i),
+        return sl_map_quad(sl_decode_quad(args.table.type, values, args.table.row_bytes, i),
                            [scale](float v) { return v * scale; });
     }
     float quad[SL_QUAD] = {};
     for (int32_t k = 0; k < SL_QUAD && i + k < args.table.columns; k++) {
-        quad[k] = sl_decode(args.table.type, values, i + k) * scale;
+        quad[k] = sl_decode(args.table.type, values, args.table.row_bytes, i + k) * scale;
     }
     return make_float4(quad[0], quad[1], quad[2], quad[3]);
 }

@@ -86,7 +86,8 @@ static int resolve_weight(const sl_executor *executor, int32_t index, const sl_c
     }
     const int32_t columns = packed ? weight->columns : sl_cuda_columns(weight);
     result->type = packed ? kernel->packed_type : weight->type;
-    if (!sl_qtype_bytes(result->type, (uint64_t)columns, &result->row_bytes)) {
+    if (!(packed ? sl_qtype_bytes(result->type, (uint64_t)columns, &result->row_bytes)
+                 : sl_stored_row_bytes(SL_CUDA_COLUMN_MULTIPLE, weight, &result->row_bytes))) {
         return sl_fail(error, SL_ERR_INTERNAL, "weight %s: a row is no whole number of blocks", weight->name);
     }
     result->data = executor->pools[SL_POOL_WEIGHTS] + executor->weight_offsets[use];

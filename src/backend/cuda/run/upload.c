@@ -1,5 +1,6 @@
 /* Weights from the mapped file to the device. One after the other, at multiples of 64, they are a stream,
  * which is cut into parts of one size. Readers copy what belongs to a part from the map to a pinned buffer,
+ * FP8_128 to planes (sl_fp8_scales_at),
  * and the calling thread sends full buffers in order: one thread alone copies slower than the bus takes, and
  * would wait for each of its page faults. */
 #define _GNU_SOURCE
@@ -10,8 +11,10 @@
 #include "base/cpu.h"
 #include "base/log.h"
 #include "base/pool.h"
+#include "quant/blocks.h"
 
 #include <pthread.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -64,9 +67,24 @@ static const sl_weight *weight_at(const upload *u, int32_t i) {
     return &u->deployment->program->weights[u->deployment->weights[i].weight];
 }
 
+/* FP8_128, whose rows readers turn to planes, with zeros behind: its part of the stream is as it lies in a
+ * pool. */
+static bool is_in_planes(const sl_weight *weight) {
+    return weight->type == SL_QTYPE_FP8_128;
+}
+
+/* Bytes of a weight in the stream. sl_stored_bytes cannot fail behind `place`. */
+static uint64_t stream_bytes(const sl_weight *weight) {
+    uint64_t bytes = weight->bytes;
+    if (is_in_planes(weight)) {
+        (void)sl_stored_bytes(SL_CUDA_COLUMN_MULTIPLE, weight, &bytes);
+    }
+    return bytes;
+}
+
 /* Where weight i ends in the stream. */
 static uint64_t end_of(const upload *u, int32_t i) {
-    return u->starts[i] + weight_at(u, i)->bytes;
+    return u->starts[i] + stream_bytes(weight_at(u, i));
 }
 
 /* The first weight that reaches beyond `offset` of the stream. */
@@ -118,11 +136,51 @@ static void keep_on_host(const upload *u, int32_t i, const unsigned char *data, 
     }
 }
 
+/* Bytes [from, to) of a row in planes, of `count` blocks in the file. */
+static void copy_row(const sl_block_fp8_128 *blocks, uint64_t count, uint64_t row_bytes, uint64_t from,
+                     uint64_t to, unsigned char *out) {
+    const uint64_t scales = sl_fp8_scales_at(row_bytes);
+    for (uint64_t here; from < to; from += here, out += here) {
+        const bool is_code = from < scales;
+        const uint64_t size = is_code ? SL_FP8_128_ELEMENTS : SL_FP8_128_BYTES - SL_FP8_128_ELEMENTS;
+        const uint64_t block = (is_code ? from : from - scales) / size;
+        const uint64_t at = (is_code ? from : from - scales) % size;
+        here = earlier(size - at, to - from);
+        if (block >= count) {
+            memset(out, 0, here);
+        } else {
+            const unsigned char *bytes = (const unsigned char *)&blocks[block];
+            memcpy(out, bytes + (is_code ? offsetof(sl_block_fp8_128, codes) : 0) + at, here);
+        }
+    }
+}
+
+/* Bytes [from, to) of a weight in planes. */
+static void copy_planes(const upload *u, const sl_weight *weight, uint64_t from, uint64_t to,
+                        unsigned char *out) {
+    const uint64_t rows = (uint64_t)weight->experts * (uint64_t)weight->rows;
+    const uint64_t row_bytes = stream_bytes(weight) / rows, blocks = weight->bytes / rows / SL_FP8_128_BYTES;
+    const sl_block_fp8_128 *first = (const sl_block_fp8_128 *)weight->data + from / row_bytes * blocks;
+    const uint64_t end = (to + row_bytes - 1) / row_bytes * blocks;
+    advise(u, (const unsigned char *)first, (end - from / row_bytes * blocks) * SL_FP8_128_BYTES);
+    for (uint64_t here; from < to; from += here, out += here) {
+        const uint64_t at = from % row_bytes;
+        here = earlier(row_bytes - at, to - from);
+        copy_row((const sl_block_fp8_128 *)weight->data + from / row_bytes * blocks, blocks, row_bytes, at,
+                 at + here, out);
+    }
+}
+
 /* Between weights a buffer keeps what it had: nothing reads those bytes. */
 static void fill(const upload *u, uint64_t part, unsigned char *buffer) {
     const uint64_t first = part * BUFFER_BYTES, end = first + part_bytes(u, part);
     for (int32_t i = find_weight(u, first); i < u->deployment->weight_count && u->starts[i] < end; i++) {
         const uint64_t from = later(u->starts[i], first), to = earlier(end_of(u, i), end);
+        if (is_in_planes(weight_at(u, i))) {
+            copy_planes(u, weight_at(u, i), from - u->starts[i], to - u->starts[i],
+                        is_on_host(u, i) ? place_of(u, i) + (from - u->starts[i]) : buffer + (from - first));
+            continue;
+        }
         const unsigned char *data = (const unsigned char *)weight_at(u, i)->data + (from - u->starts[i]);
         advise(u, data, to - from);
         if (is_on_host(u, i)) {
@@ -192,10 +250,11 @@ static int copy(const upload *u, unsigned char *to, const unsigned char *from, u
     return SL_CUDA(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, u->device->stream), error);
 }
 
-/* Whether a weight does not lie in the pool as in the file. */
+/* Whether a weight does not lie in the pool as in the stream. */
 static bool is_packed(const upload *u, int32_t i) {
     const sl_weight *weight = weight_at(u, i);
-    return u->deployment->weights[i].layout || sl_cuda_columns(weight) != weight->columns;
+    return u->deployment->weights[i].layout ||
+           (!is_in_planes(weight) && sl_cuda_columns(weight) != weight->columns);
 }
 
 /* Rows from the staging memory to the pool, with blocks of zeros behind each. */
@@ -311,9 +370,9 @@ static int place(upload *u, uint64_t *offsets, uint64_t *staging, sl_error *erro
         }
         offsets[i] = offset;
         u->starts[i] = start;
-        u->total = start + weight->bytes;
+        u->total = start + stream_bytes(weight);
         start = (u->total + 63) / 64 * 64;
-        *staging = is_packed(u, i) && !is_on_host(u, i) ? later(*staging, weight->bytes) : *staging;
+        *staging = is_packed(u, i) && !is_on_host(u, i) ? later(*staging, stream_bytes(weight)) : *staging;
     }
     u->parts = (u->total + BUFFER_BYTES - 1) / BUFFER_BYTES;
     u->released = earlier(u->parts, BUFFERS);

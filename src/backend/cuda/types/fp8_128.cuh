@@ -1,13 +1,17 @@
-/* FP8_128. */
+/* FP8_128, whose rows lie in planes: sl_fp8_scales_at. */
 #ifndef SL_BACKEND_CUDA_TYPES_FP8_128_CUH
 #define SL_BACKEND_CUDA_TYPES_FP8_128_CUH
 
 #include "backend/cuda/types/type.cuh"
 
+static __device__ __forceinline__ const float *sl_fp8_scales(const unsigned char *row, uint64_t row_bytes) {
+    return (const float *)(row + sl_fp8_scales_at(row_bytes));
+}
+
 template <>
-__device__ __forceinline__ float sl_element<SL_QTYPE_FP8_128>(const unsigned char *row, int32_t i) {
-    const sl_block_fp8_128 *block = (const sl_block_fp8_128 *)row + i / 128;
-    return block->scale * sl_e4m3_to_f32(block->codes[i % 128]);
+__device__ __forceinline__ float sl_row_element<SL_QTYPE_FP8_128>(const unsigned char *row,
+                                                                  uint64_t row_bytes, int32_t i) {
+    return sl_fp8_scales(row, row_bytes)[i / SL_FP8_128_ELEMENTS] * sl_e4m3_to_f32(row[i]);
 }
 
 /* Two codes of E4M3, in the lower half of the word, as f32: their bits are those of a smaller half,
@@ -23,17 +27,16 @@ static __device__ __forceinline__ float2 decode_e4m3(uint32_t codes) {
 }
 
 template <> struct decode_part<SL_QTYPE_FP8_128> {
-    enum { elements = 128, bytes = SL_FP8_128_BYTES };
-    uint32_t codes[2][2];
+    enum { elements = SL_FP8_128_ELEMENTS, bytes = SL_FP8_128_BYTES };
+    uint2 codes[2];
     float scale;
-    __device__ __forceinline__ void load(const unsigned char *block, int32_t part) {
-        const uint32_t *words = (const uint32_t *)(block + 4 + 8 * part);
-        scale = *(const float *)block;
-#pragma unroll
-        for (int i = 0; i < 2; i++) {
-            codes[i][0] = words[16 * i];
-            codes[i][1] = words[16 * i + 1];
-        }
+    /* Of block `block` of a row. */
+    __device__ __forceinline__ void load(const unsigned char *row, uint64_t row_bytes, uint32_t block,
+                                         int32_t part) {
+        const uint2 *eights = (const uint2 *)(row + block * SL_FP8_128_ELEMENTS) + part;
+        scale = sl_fp8_scales(row, row_bytes)[block];
+        codes[0] = eights[0];
+        codes[1] = eights[8];
     }
     static __device__ __forceinline__ int32_t first(int32_t part) {
         return 8 * part;
@@ -45,7 +48,7 @@ template <> struct decode_part<SL_QTYPE_FP8_128> {
         uint32_t out[4];
 #pragma unroll
         for (int pair = 0; pair < 4; pair++) {
-            const float2 two = decode_e4m3(codes[i][pair / 2] >> 16 * (pair % 2));
+            const float2 two = decode_e4m3((pair / 2 ? codes[i].y : codes[i].x) >> 16 * (pair % 2));
             out[pair] = sl_bf16_pair(scale * two.x, scale * two.y);
         }
         return make_uint4(out[0], out[1], out[2], out[3]);

@@ -12,6 +12,14 @@
 /* Element i of a row: the bits of the reference decode (quant/codec.h). */
 template <int TYPE> static __device__ __forceinline__ float sl_element(const unsigned char *row, int32_t i);
 
+/* The same of types whose scales lie behind all of a row's codes too. */
+template <int TYPE>
+static __device__ __forceinline__ float sl_row_element(const unsigned char *row, uint64_t row_bytes,
+                                                       int32_t i) {
+    (void)row_bytes;
+    return sl_element<TYPE>(row, i);
+}
+
 /* ---- bits ---- */
 
 static __device__ __forceinline__ float sl_half_at(const unsigned char *at) {

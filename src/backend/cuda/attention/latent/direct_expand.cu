@@ -62,8 +62,8 @@ static __global__ void __launch_bounds__(CONVERT_THREADS)
         float4 a = make_float4(0, 0, 0, 0), b = a;
         if (top + row < weight.rows && column < weight.columns) {
             const unsigned char *at = from + (uint64_t)(top + row) * weight.row_bytes;
-            a = sl_decode_quad(weight.type, at, column);
-            b = sl_decode_quad(weight.type, at, column + 4);
+            a = sl_decode_quad(weight.type, at, weight.row_bytes, column);
+            b = sl_decode_quad(weight.type, at, weight.row_bytes, column + 4);
         }
         *(uint4 *)(to + piece_at(rows, row, piece)) =
             make_uint4(mma_pack<TYPE>(a.x, a.y), mma_pack<TYPE>(a.z, a.w), mma_pack<TYPE>(b.x, b.y),

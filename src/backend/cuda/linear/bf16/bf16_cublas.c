@@ -386,6 +386,8 @@ static void make_part(const sl_cuda_op *op, int32_t first, int32_t row, int32_t 
     made->bias = op->weights[first].bias ? op->weights[first].bias + row : NULL;
     made->weights = to;
     decode->type = op->weights[first].type;
+    decode->columns = op->weights[first].columns;
+    decode->row_bytes = op->weights[first].row_bytes;
     for (int32_t before = 0, s = first; before < row + count; before += op->weights[s++].rows) {
         const sl_cuda_weight *from = &op->weights[s];
         const int32_t begin = row > before ? row - before : 0;
@@ -572,8 +574,11 @@ static cudaError_t kept_repack(const sl_weight *weight, const unsigned char *fro
                                cudaStream_t stream) {
     const sl_cuda_context none = {0};
     const uint64_t elements = (uint64_t)weight->rows * (uint64_t)weight->columns;
-    const sl_cuda_decode decode = {.jobs = {{from, packed, elements}}, .count = 1, .type = weight->type};
-    return sl_cuda_decode_weights(&none, &decode, stream);
+    sl_cuda_decode decode = {
+        .jobs = {{from, packed, elements}}, .count = 1, .type = weight->type, .columns = weight->columns};
+    return sl_stored_row_bytes(SL_CUDA_COLUMN_MULTIPLE, weight, &decode.row_bytes)
+               ? sl_cuda_decode_weights(&none, &decode, stream)
+               : cudaErrorInvalidValue;
 }
 
 /* ---- the kernel ---- */

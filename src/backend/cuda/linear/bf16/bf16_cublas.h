@@ -20,7 +20,9 @@ typedef struct sl_cuda_decode {
     sl_cuda_decode_job jobs[SL_LINEAR_SEGMENTS];
     int32_t count;
     sl_qtype type;
-    bool pairs; /* by operations on BF16 pairs, as class "bf16/k16" has it (k16.h) */
+    int32_t columns;    /* of a row that is decoded, and */
+    uint64_t row_bytes; /* what it takes: FP8_128 alone asks */
+    bool pairs;         /* by operations on BF16 pairs, as class "bf16/k16" has it (k16.h) */
     /* BF16 rows of x that the step does not have get zeros, so that what comes of them is the same each time.
      * data NULL: there is nothing to do. */
     sl_cuda_operand x;

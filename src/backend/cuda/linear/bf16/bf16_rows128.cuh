@@ -66,13 +66,15 @@ template <int ROWS> static __device__ __forceinline__ void skinny_begin(skinny_w
 
 template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_consume_all(skinny_work &work) {
     sl_take_registers<(int)skinny_shape<ROWS>::consumer_registers>();
-    const skinny_lane me = skinny_lane_of<TYPE, ROWS>(work);
+    skinny_lane me = skinny_lane_of<TYPE, ROWS>(work);
     enum { STAGES = skinny_layout<TYPE>::columns / (2 * SKINNY_STEP) }; /* of a chunk */
     skinny_places places = {{(uint32_t)me.sub, 0}, {(uint32_t)(me.sub * STAGES), 0}, -1};
     bool taken = !work.args.list && work.first_chunk + me.sub < work.end_chunk;
     skinny_exit out = {NULL, 0, -1};
     if (taken) { /* weights do not wait for the inputs */
-        skinny_take<TYPE, ROWS>(work, me, skinny_first<TYPE>(work, me, places));
+        skinny_find_scales<TYPE>(work, skinny_find<ROWS>(work, work.first_tile), &me);
+        const skinny_spot first = skinny_first<TYPE>(work, me, places);
+        skinny_take<TYPE, ROWS>(work, me, first, skinny_read_scale<TYPE>(work, me, first.chunk));
         if (skinny_shape<ROWS>::finds && !skinny_meets(work.args) &&
             work.first_tile + work.tile_step >= work.tiles) {
             out = skinny_exit_of<TYPE>(work, me, skinny_find<ROWS>(work, work.first_tile));
@@ -83,6 +85,7 @@ template <int TYPE, int ROWS> static __device__ __forceinline__ void skinny_cons
     for (int32_t index = work.first_tile; index < work.tiles; index += work.tile_step) {
         const skinny_tile tile = skinny_find<ROWS>(work, index);
         float sums[ROWS / 2] = {};
+        skinny_find_scales<TYPE>(work, tile, &me);
         skinny_consume<TYPE, ROWS>(work, me, places, taken, sums);
         taken = false;
         if (out.first) {

@@ -18,9 +18,11 @@ typedef struct skinny_places {
 typedef struct skinny_lane {
     int32_t thread, lane, warp, group; /* warp: of the group */
     int32_t part, sub;
-    int32_t scale_row; /* lane % 16 of the warp's rows, in a part */
-    skinny_view view;  /* of chunk 0 */
-    uint32_t scales;   /* offset, of the warp */
+    int32_t scale_row;  /* lane % 16 of the warp's rows, in a part */
+    skinny_view view;   /* of chunk 0 */
+    uint32_t scales;    /* offset, of the warp */
+    const float *apart; /* skinny_kind::IS_APART: scale_row's, in the tile that is multiplied, from the lane's
+                           half of chunk 0 on */
 } skinny_lane;
 
 /* Row m of the operand lies in row m of the part; with gates 8 of them and their values alternate in the
@@ -56,7 +58,32 @@ static __device__ __forceinline__ skinny_lane skinny_lane_of(const skinny_work &
     me.view.table =
         work.base + memory::table + (sl_codebook<TYPE>::WIDTH == 4 ? me.view.pair % 4 : me.view.pair);
     me.view.scales = work.base + me.scales + (uint32_t)(me.lane / 4 * 16);
+    me.apart = NULL;
     return me;
+}
+
+/* Of types whose scales do not come with the chunks: finds a tile's. Behind the last output they are those of
+ * another, for nothing. */
+template <int TYPE>
+static __device__ __forceinline__ void skinny_find_scales(const skinny_work &work, const skinny_tile &tile,
+                                                          skinny_lane *me) {
+    if constexpr (skinny_kind<TYPE>::IS_APART) {
+        const skinny_part part = skinny_part_of(work.args, tile.part + me->part);
+        const bool gated = work.args.gated.data != NULL;
+        const sl_cuda_weight &weight = work.args.weights[gated ? me->scale_row / 32 : part.segment];
+        const int32_t output = part.output + (gated ? me->scale_row % 32 : me->scale_row);
+        const uint32_t row = (uint32_t)min(output, weight.rows - 1);
+        me->apart = (const float *)(weight.data + (uint64_t)tile.expert * weight.expert_bytes +
+                                    row * weight.row_bytes + sl_fp8_scales_at(weight.row_bytes)) +
+                    me->lane / 16;
+    }
+}
+
+/* The lane's of a chunk, read ahead: 0 where scales come with the chunk. */
+template <int TYPE>
+static __device__ __forceinline__ float skinny_read_scale(const skinny_work &work, const skinny_lane &me,
+                                                          int32_t turn) {
+    return skinny_kind<TYPE>::IS_APART ? __ldg(me.apart + 2 * skinny_chunk_at(work, turn)) : 0.0f;
 }
 
 /* A matrix of x in shared memory, at 16 * place: rows of 128 bytes, groups of 8 rows 1024 bytes apart,
@@ -112,12 +139,16 @@ static __device__ __forceinline__ skinny_view skinny_look(const skinny_work &wor
     return view;
 }
 
-/* A chunk's scales, decoded by its warp; they are there after a __syncwarp(). */
+/* A chunk's scales, decoded by its warp; they are there after a __syncwarp(). scale: of skinny_read_scale. */
 template <int TYPE>
 static __device__ __forceinline__ void skinny_make_scales(const skinny_work &work, const skinny_lane &me,
-                                                          const skinny_spot &spot) {
+                                                          const skinny_spot &spot, float scale) {
     typedef skinny_layout<TYPE> layout;
-    if constexpr (layout::scales > 0) {
+    if constexpr (skinny_kind<TYPE>::IS_APART) {
+        skinny_scale_of_half(
+            scale, me.lane / 16,
+            (uint4 *)(work.memory + me.scales + spot.turn * (16 * layout::scales) + me.lane % 16 * 16));
+    } else if constexpr (layout::scales > 0) {
         const unsigned char *row = work.memory + work.weights + skinny_offset<TYPE>(work, spot) +
                                    (me.part * SKINNY_PART + me.scale_row) * layout::stride + spot.shift;
         skinny_scales<TYPE>(
@@ -150,6 +181,7 @@ typedef struct skinny_spots {
 template <int TYPE> struct skinny_hands {
     skinny_decoder<TYPE> decoder;
     uint32_t a[2][4][4];
+    float scale; /* of skinny_read_scale, for the next chunk */
 };
 
 /* One chunk; the next one's scales and first columns on the way. The registers of products under way are left
@@ -164,6 +196,7 @@ static __device__ __forceinline__ void skinny_chunk(const skinny_work &work, con
     typedef skinny_barriers<TYPE, ROWS> barriers;
     enum { STEPS = skinny_layout<TYPE>::columns / SKINNY_STEP, AHEAD = skinny_looks<TYPE, ROWS>::AHEAD };
     const skinny_view view = skinny_look<TYPE>(work, me, now);
+    hands.scale = skinny_read_scale<TYPE>(work, me, next.chunk);
     if (shape::ahead && !AHEAD) {
         decoder.load(view, 0);
     }
@@ -205,7 +238,7 @@ static __device__ __forceinline__ void skinny_chunk(const skinny_work &work, con
                                   (uint32_t)(step % 2 * shape::step_bytes / 16),
                               sums);
         if (AHEAD && step + 2 == STEPS) {
-            skinny_make_scales<TYPE>(work, me, next);
+            skinny_make_scales<TYPE>(work, me, next, hands.scale);
         }
         if (step % 2) {
             places.last = (int32_t)slot;
@@ -217,9 +250,9 @@ static __device__ __forceinline__ void skinny_chunk(const skinny_work &work, con
 /* Waits for a chunk, and makes its scales. */
 template <int TYPE, int ROWS>
 static __device__ __forceinline__ void skinny_take(const skinny_work &work, const skinny_lane &me,
-                                                   const skinny_spot &spot) {
+                                                   const skinny_spot &spot, float scale) {
     sl_barrier_wait(skinny_barriers<TYPE, ROWS>::full(work.base, spot.place.at), spot.place.parity);
-    skinny_make_scales<TYPE>(work, me, spot);
+    skinny_make_scales<TYPE>(work, me, spot, scale);
     __syncwarp();
 }
 
@@ -247,16 +280,19 @@ static __device__ __forceinline__ void skinny_consume(const skinny_work &work, c
     for (int i = 0; i < 32; i++) {
         hands.a[i / 16][i % 16 / 4][i % 4] = 0;
     }
+    if (!taken) {
+        hands.scale = skinny_read_scale<TYPE>(work, me, now.chunk);
+    }
     if (AHEAD) {
         if (!taken) {
-            skinny_take<TYPE, ROWS>(work, me, now);
+            skinny_take<TYPE, ROWS>(work, me, now, hands.scale);
         }
         hands.decoder.load(skinny_look<TYPE>(work, me, now), 0);
     }
 #pragma unroll 1
     for (bool more = true; more;) {
         if (!AHEAD && !taken) {
-            skinny_take<TYPE, ROWS>(work, me, now);
+            skinny_take<TYPE, ROWS>(work, me, now, hands.scale);
         }
         taken = false;
         const int32_t turn = now.chunk + work.args.subs;

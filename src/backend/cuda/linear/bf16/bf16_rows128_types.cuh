@@ -43,10 +43,14 @@ template <> struct skinny_layout<SL_QTYPE_Q6_K> : skinny_quants<SL_Q6_K_BYTES, 2
 template <> struct skinny_layout<SL_QTYPE_MXFP4> : skinny_quants<8 * SL_MXFP4_BYTES, 144, 32> {};
 template <> struct skinny_layout<SL_QTYPE_NVFP4> : skinny_quants<4 * SL_NVFP4_BYTES, 144, 64> {};
 template <> struct skinny_layout<SL_QTYPE_NVFP4_128> : skinny_quants<2 * SL_NVFP4_128_BYTES, 176, 64> {};
-template <> struct skinny_layout<SL_QTYPE_FP8_128> : skinny_quants<2 * SL_FP8_128_BYTES, 272, 32> {};
+/* codes alone: see skinny_kind */
+template <> struct skinny_layout<SL_QTYPE_FP8_128> : skinny_quants<256, 272, 32> {};
 
 template <int TYPE> struct skinny_kind {
-    enum { IS_FLOAT = TYPE == SL_QTYPE_F16 || TYPE == SL_QTYPE_BF16 };
+    enum {
+        IS_FLOAT = TYPE == SL_QTYPE_F16 || TYPE == SL_QTYPE_BF16,
+        IS_APART = TYPE == SL_QTYPE_FP8_128 /* scales lie behind a row's codes: skinny_scale_of_half */
+    };
 };
 
 /* ---- pieces of it ---- */
@@ -132,6 +136,12 @@ static __device__ __forceinline__ void skinny_scales_of_one(const unsigned char 
     to[16 * half] = make_uint4(out[0], out[1], out[2], out[3]);
 }
 
+/* Half a row that has one scale. */
+static __device__ __forceinline__ void skinny_scale_of_half(float scale, int32_t half, uint4 *to) {
+    const uint32_t pair = skinny_twice(scale * SKINNY_FP8);
+    to[16 * half] = make_uint4(pair, pair, pair, pair);
+}
+
 template <int TYPE>
 static __device__ __forceinline__ void skinny_scales(const unsigned char *row, int32_t half, uint4 *to) {
     if constexpr (TYPE == SL_QTYPE_Q4_K || TYPE == SL_QTYPE_Q5_K) {
@@ -161,9 +171,6 @@ static __device__ __forceinline__ void skinny_scales(const unsigned char *row, i
             out[i] = skinny_twice(sl_mxfp4_scale(row[(4 * half + i) * SL_MXFP4_BYTES]) * SKINNY_FP4);
         }
         to[16 * half] = make_uint4(out[0], out[1], out[2], out[3]);
-    } else if constexpr (TYPE == SL_QTYPE_FP8_128) {
-        const uint32_t scale = skinny_twice(*(const float *)(row + half * SL_FP8_128_BYTES) * SKINNY_FP8);
-        to[16 * half] = make_uint4(scale, scale, scale, scale);
     } else if constexpr (!skinny_kind<TYPE>::IS_FLOAT) {
         skinny_scales_of_one<TYPE == SL_QTYPE_Q8_0 ? SL_Q8_0_BYTES : SL_Q4_0_BYTES>(row, half, to);
     }
@@ -505,8 +512,8 @@ template <> struct skinny_decoder<SL_QTYPE_FP8_128> {
             scales[row] = skinny_two(view.scales + (uint32_t)(128 * row + step / 2 * 256 + step % 2 * 8));
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                const uint32_t at = (uint32_t)(step / 2 * SL_FP8_128_BYTES + 4 + step % 2 * 64 + 8 * i);
-                words[row][i / 2][i % 2] = skinny_short(view.row[row] + view.pair + at);
+                words[row][i / 2][i % 2] =
+                    skinny_short(view.row[row] + view.pair + (uint32_t)(step * 64 + 8 * i));
             }
         }
     }

@@ -2,6 +2,8 @@
 #include "backend/cuda/linear/bf16/bf16_cublas.h"
 #include "backend/cuda/types/types.cuh"
 
+enum { DECODE_THREADS = 256, DECODE_UNROLL = 2, DECODE_BLOCK = DECODE_THREADS * DECODE_UNROLL };
+
 /* ---- streams of them ---- */
 
 /* Parts `index`, `index + stride`, ... (UNROLL of them) of `count` parts: loaded together, stored later.
@@ -26,6 +28,23 @@ template <int TYPE, int UNROLL, typename PART> struct decode_parts {
         }
     }
 
+    /* The same of a type in planes, of rows of `blocks` blocks. */
+    __device__ __forceinline__ void load_rows(const sl_cuda_decode &work, const unsigned char *weights,
+                                              uint32_t first, uint32_t all) {
+        const uint32_t blocks = (uint32_t)work.columns / decode_part<TYPE>::elements;
+        index = first;
+        stride = DECODE_THREADS;
+        count = all;
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            const uint32_t at = index + (uint32_t)u * stride, row = at / PARTS / blocks;
+            if (at < count) {
+                parts[u].load(weights + row * work.row_bytes, work.row_bytes, at / PARTS - row * blocks,
+                              (int32_t)(at % PARTS));
+            }
+        }
+    }
+
     __device__ __forceinline__ void store(uint4 *out) const {
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
@@ -39,8 +58,6 @@ template <int TYPE, int UNROLL, typename PART> struct decode_parts {
         }
     }
 };
-
-enum { DECODE_THREADS = 256, DECODE_UNROLL = 2, DECODE_BLOCK = DECODE_THREADS * DECODE_UNROLL };
 
 typedef struct scratch_args {
     sl_cuda_decode work;
@@ -102,7 +119,14 @@ static __global__ void __launch_bounds__(DECODE_THREADS)
     while (job + 1 < work.count && blockIdx.x >= args.first_block[job + 1]) {
         job++;
     }
-    if constexpr (TYPE != SL_QTYPE_BF16) {
+    if constexpr (TYPE == SL_QTYPE_FP8_128) {
+        const sl_cuda_decode_job &task = work.jobs[job];
+        const uint32_t first = (blockIdx.x - args.first_block[job]) * DECODE_BLOCK + threadIdx.x;
+        decode_parts<TYPE, DECODE_UNROLL, PART> parts;
+        parts.load_rows(work, task.from, first, (uint32_t)(task.elements / DECODE_PART));
+        sl_wait_for_inputs();
+        parts.store((uint4 *)task.to);
+    } else if constexpr (TYPE != SL_QTYPE_BF16) {
         typedef decode_chunk<TYPE> chunk;
         __shared__ uint4 stage[chunk::words];
         const sl_cuda_decode_job &task = work.jobs[job];

@@ -74,8 +74,9 @@ template <> struct weight_layout<SL_QTYPE_Q4_K> { /* [row][scales: 16], then [ro
 template <> struct weight_layout<SL_QTYPE_Q6_K> { /* [row][low: 80][high: 48][scales: 32] */
     enum { pieces = 10, bytes = 160, high = 80, scales = 128 };
 };
-template <> struct weight_layout<SL_QTYPE_FP8_128> { /* [row][half of a block's codes: 80][scale: 16] */
-    enum { pieces = 6, bytes = 96, scale = 80 };
+template <>
+struct weight_layout<SL_QTYPE_FP8_128> { /* [row][codes: 64][scales: 16]; the stride spreads rows */
+    enum { pieces = 5, bytes = 96, scales = 64 };
 };
 
 /* Piece `piece` of the `length` bytes at `start`. */
@@ -114,10 +115,10 @@ static __device__ __forceinline__ void copy_weight(uint32_t to, const weight_row
         sl_copy_16_of(piece == 0 ? to + at * 16 : to + ROWS * 16 + at * 32 + 16 * (piece - 1),
                       block + (piece == 0 ? 0 : 32 * (step % 4) + 16 * piece), row.valid ? 16 : 0);
     } else if constexpr (TYPE == SL_QTYPE_FP8_128) {
-        const unsigned char *block = row.start + step / 2 * SL_FP8_128_BYTES;
-        const bool codes = piece < 5;
-        copy_piece(to + at * layout::bytes + 16 * piece, codes ? block + 4 + 64 * (step % 2) : block,
-                   codes ? 64 : 4, codes ? piece : 0, row.valid);
+        const int32_t from = piece < 4 ? step * STEP + 16 * piece
+                                       : (int32_t)sl_fp8_scales_at((uint32_t)row.bytes) + step / 8 * 16;
+        sl_copy_16_of(to + at * layout::bytes + 16 * piece, row.start + (row.valid ? from : 0),
+                      row.valid ? 16 : 0);
     } else {
         const int32_t half = step % 4 / 2;
         const bool low = piece < 5, high = piece >= 5 && piece < 8;
@@ -214,11 +215,10 @@ static __device__ __forceinline__ void load_weight(const unsigned char *tile, in
         q4_k_scales(*(const uint4 *)(tile + row * 16), columns.step, group, &scale, &constant);
         decode_bytes(quants.x >> 4 * group & 0x0f0f0f0fu, scale, constant, out);
         decode_bytes(quants.y >> 4 * group & 0x0f0f0f0fu, scale, constant, out + 2);
-    } else if constexpr (TYPE == SL_QTYPE_FP8_128) { /* halves of the codes start 4 or 68 bytes on */
+    } else if constexpr (TYPE == SL_QTYPE_FP8_128) {
         const unsigned char *block = tile + row * layout::bytes;
-        const float scale = *(const float *)(block + layout::scale + columns.shift);
-        const uint32_t *codes =
-            (const uint32_t *)(block + (columns.shift + 4) % 16 + GROUP * group + 8 * part);
+        const float scale = *(const float *)(block + layout::scales + columns.shift);
+        const uint32_t *codes = (const uint32_t *)(block + GROUP * group + 8 * part);
 #pragma unroll
         for (int i = 0; i < 2; i++) {
             float w[4];
@@ -382,7 +382,8 @@ static __global__ void __launch_bounds__(SHAPE::threads, SHAPE::blocks)
     const int32_t warp = (int32_t)threadIdx.x / SL_WARP, lane = (int32_t)threadIdx.x % SL_WARP;
     const int32_t my_row = warp / SHAPE::output_warps * (SHAPE::row_tiles * 16) + lane / 4;
     const int32_t my_output = warp % SHAPE::output_warps * (SHAPE::output_tiles * 8) + lane / 4;
-    /* A lane's outputs are 8 rows of an even number of bytes apart: all start at the same place modulo 16. */
+    /* A lane's outputs are 8 rows of an even number of bytes apart: all start at the same place modulo 16.
+     * Of FP8_128 it is the scale that does. */
     const uint32_t row_start =
         (uint32_t)(uint64_t)matrix + (uint32_t)(first_output + my_output) * (uint32_t)weight.row_bytes;
     const uint32_t base = sl_shared_address(memory);
@@ -399,7 +400,7 @@ static __global__ void __launch_bounds__(SHAPE::threads, SHAPE::blocks)
         copy_step<TYPE, SHAPE>(work, step + STAGES - 1, base + next * stage_bytes<TYPE, SHAPE>());
         const int32_t offset = TYPE == SL_QTYPE_Q8_0      ? step * 2 * SL_Q8_0_BYTES
                                : TYPE == SL_QTYPE_Q4_0    ? step * 2 * SL_Q4_0_BYTES
-                               : TYPE == SL_QTYPE_FP8_128 ? step / 2 * SL_FP8_128_BYTES
+                               : TYPE == SL_QTYPE_FP8_128 ? step / 2 * 4
                                                           : step / 4 * SL_Q6_K_BYTES;
         multiply_step<TYPE, SHAPE>(memory + now * stage_bytes<TYPE, SHAPE>(), step,
                                    (int32_t)((row_start + (uint32_t)offset) % 16), my_row, my_output, sums);

@@ -520,8 +520,14 @@ bf16_tile_consume(const bf16_tile_work &work, const bf16_tile_tile &tile, bf16_t
         if constexpr (PAIRS) {
             uint4 *to =
                 (uint4 *)(work.memory + bf16_tile_memory<TYPE>::scales + bf16_tile_pair_scales<TYPE>(at));
-            skinny_scales<TYPE>(headed, 0, to);
-            skinny_scales<TYPE>(headed, 1, to);
+            if constexpr (TYPE == SL_QTYPE_FP8_128) {
+                const float *scales = (const float *)(headed + layout::bytes + bf16_tile_scales_at(chunk));
+                skinny_scale_of_half(scales[0], 0, to);
+                skinny_scale_of_half(scales[1], 1, to);
+            } else {
+                skinny_scales<TYPE>(headed, 0, to);
+                skinny_scales<TYPE>(headed, 1, to);
+            }
         } else {
             bf16_tile_scales<TYPE>(headed, (float4 *)(work.memory + bf16_tile_memory<TYPE>::scales + at * 64),
                                    at / 2 % 4);

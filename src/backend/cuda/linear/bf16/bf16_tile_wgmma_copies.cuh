@@ -71,9 +71,14 @@ template <> struct bf16_tile_layout<SL_QTYPE_NVFP4> {
 template <> struct bf16_tile_layout<SL_QTYPE_NVFP4_128> {
     enum { columns = 256, bytes = 2 * SL_NVFP4_128_BYTES, stride = 176, chunks = 2, steps = 4, before = 8 };
 };
-template <> struct bf16_tile_layout<SL_QTYPE_FP8_128> {
-    enum { columns = 256, bytes = 2 * SL_FP8_128_BYTES, stride = 272, chunks = 2, steps = 3, before = 8 };
+template <> struct bf16_tile_layout<SL_QTYPE_FP8_128> { /* and 16 bytes behind that have the two scales */
+    enum { columns = 256, bytes = 256, stride = 272, chunks = 2, steps = 3, before = 0 };
 };
+
+/* FP8_128: where chunk `chunk`'s two scales lie in the 16 bytes that are copied. */
+static __device__ __forceinline__ uint32_t bf16_tile_scales_at(int32_t chunk) {
+    return (uint32_t)chunk * 8 % 16;
+}
 
 /* Types that are decoded as `bf16-rows128` does it, whatever the class, and lie as they do there. */
 template <int TYPE> struct bf16_tile_layout {
@@ -347,6 +352,19 @@ static __device__ __forceinline__ void bf16_tile_bring_part(const unsigned char 
     }
 }
 
+/* The scales of FP8_128, likewise: a thread for each row. `start` is that of the first row. */
+static __device__ __forceinline__ void bf16_tile_bring_scales(const unsigned char *start, uint64_t row_bytes,
+                                                              int32_t rows, int32_t chunk, uint32_t to) {
+    typedef bf16_tile_layout<SL_QTYPE_FP8_128> layout;
+    static_assert(TILE_COPIERS == 64, "a thread for each row");
+    const int32_t row = (int32_t)threadIdx.x - TILE_CONSUMERS;
+    if (row < rows) {
+        sl_copy_16_of(
+            to + (uint32_t)(row * layout::stride + layout::bytes),
+            start + (uint64_t)(uint32_t)row * row_bytes + sl_fp8_scales_at(row_bytes) + chunk / 2 * 16, 16);
+    }
+}
+
 /* Two warps: all weights of all tiles of the block. */
 template <int TYPE>
 static __device__ __forceinline__ void bf16_tile_bring_weights(const bf16_tile_work &work) {
@@ -360,13 +378,17 @@ static __device__ __forceinline__ void bf16_tile_bring_weights(const bf16_tile_w
 #pragma unroll 1
             for (int i = 0; i < TILE_OUTPUTS / 64; i++) {
                 const bf16_tile_part part = bf16_tile_part_of(work, tile, i);
-                const unsigned char *start = part.weight.data + chunk * layout::bytes +
+                const unsigned char *start = part.weight.data +
                                              (uint64_t)tile.expert * part.weight.expert_bytes +
                                              (uint64_t)part.output * part.weight.row_bytes;
-                bf16_tile_bring_part<TYPE>(start, (uint32_t)part.weight.row_bytes,
-                                           part.weight.rows - part.output,
-                                           work.base + bf16_tile_memory<TYPE>::weights +
-                                               (place.at * TILE_OUTPUTS + 64 * i) * layout::stride);
+                const uint32_t to = work.base + bf16_tile_memory<TYPE>::weights +
+                                    (place.at * TILE_OUTPUTS + 64 * i) * layout::stride;
+                const int32_t rows = part.weight.rows - part.output;
+                bf16_tile_bring_part<TYPE>(start + chunk * layout::bytes, (uint32_t)part.weight.row_bytes,
+                                           rows, to);
+                if constexpr (TYPE == SL_QTYPE_FP8_128) {
+                    bf16_tile_bring_scales(start, part.weight.row_bytes, rows, chunk, to);
+                }
             }
             sl_barrier_arrive_copied(bf16_tile_full<TYPE>(work.base, place.at));
             place.next();

@@ -1,7 +1,7 @@
 /* Matrix products with few rows of x and FP8_128 weights, y = x W^T (+ bias) (+ residual), with or without
  * experts. A block of weights is four codes for each lane of a warp and a scale for all, so a warp takes a
- * weight row, or two when there are several rows of x, and reads consecutive bytes, several blocks under way
- * at once.
+ * weight row, or two when there are several rows of x, and reads consecutive codes, several blocks under way
+ * at once; their scales lie behind all codes of the row (sl_fp8_scales_at).
  *
  * Class "fp8/lanes": elements 4 l .. 4 l + 3 of every block belong to lane l. It adds block after block, from
  * 0: sum = fmaf(scale, dot, sum), where dot adds the four products in rising order, from 0, with fmaf. Then
@@ -25,11 +25,11 @@ template <int OUTPUTS, int AHEAD> struct some_blocks {
         const uint32_t lane = threadIdx.x % SL_WARP;
 #pragma unroll
         for (int i = 0; i < AHEAD; i++) {
-            const uint64_t at = (uint64_t)(first + i < blocks ? first + i : blocks - 1) * SL_FP8_128_BYTES;
+            const uint32_t at = (uint32_t)(first + i < blocks ? first + i : blocks - 1);
 #pragma unroll
             for (int o = 0; o < OUTPUTS; o++) {
-                codes[i][o] = load_word(w_rows[o] + at + 4 + 4 * lane);
-                scales[i][o] = __uint_as_float(load_word(w_rows[o] + at));
+                codes[i][o] = load_word(w_rows[o] + at * ELEMENTS + 4 * lane);
+                scales[i][o] = __uint_as_float(load_word(w_rows[o] + (uint32_t)blocks * ELEMENTS + 4 * at));
             }
         }
     }

@@ -55,7 +55,7 @@ static cudaError_t make_maps(const sl_narrow_shape *shape, sl_narrow_plan *plan)
     const sl_narrow_product *product = &plan->product;
     const uint64_t columns = (uint64_t)product->columns, rows = (uint64_t)product->rows,
                    outputs = (uint64_t)product->outputs,
-                   scales = (uint64_t)sl_narrow_scales(product->outputs),
+                   scales = (uint64_t)sl_narrow_scales(product->kind, product->outputs, product->columns),
                    groups = columns / (uint64_t)sl_narrow_group(product->kind),
                    experts = product->experts ? (uint64_t)product->experts : 1;
     const sl_cuda_tensor x = {product->x,
@@ -71,16 +71,26 @@ static cudaError_t make_maps(const sl_narrow_shape *shape, sl_narrow_plan *plan)
     const sl_cuda_tensor weights = {product->weights,
                                     1,
                                     {columns, outputs, experts},
-                                    {columns, columns * outputs},
+                                    {product->weight_row_bytes, product->weight_row_bytes * outputs},
                                     {128, (uint32_t)(shape->width / shape->down)},
                                     true};
-    const sl_cuda_tensor weight_scales = {product->weight_scales,          8,
-                                          {scales / 2, groups, experts},   {scales * 4, scales * 4 * groups},
-                                          {(uint32_t)shape->width / 2, 4}, false};
+    const sl_cuda_tensor by_group = {product->weight_scales,          8,
+                                     {scales / 2, groups, experts},   {scales * 4, scales * 4 * groups},
+                                     {(uint32_t)shape->width / 2, 4}, false};
+    /* Of blocks the first output of each 64: tiles begin there. */
+    const uint32_t same = product->has_blocks ? SL_NARROW_BLOCK / 2 : 1;
+    const sl_cuda_tensor by_output = {product->weight_scales,
+                                      1,
+                                      {groups * 4, (outputs + same - 1) / same, experts},
+                                      {product->scale_row_bytes * same, product->scale_row_bytes * outputs},
+                                      {16, (uint32_t)shape->width / same},
+                                      false};
     cudaError_t code = sl_cuda_tensor_map(&x, &plan->x);
     code = code ? code : sl_cuda_tensor_map(&x_scales, &plan->x_scales);
     code = code ? code : sl_cuda_tensor_map(&weights, &plan->weights);
-    return code ? code : sl_cuda_tensor_map(&weight_scales, &plan->weight_scales);
+    return code ? code
+                : sl_cuda_tensor_map(product->kind == SL_NARROW_S8 ? &by_group : &by_output,
+                                     &plan->weight_scales);
 }
 
 int sl_narrow_prepare_shape(const sl_narrow_product *product, int32_t shape, sl_narrow_plan *plan,

@@ -57,8 +57,9 @@ template <int WIDTH> struct narrow_memory {
         stages = WIDTH == 192   ? 5
                  : WIDTH == 128 ? 6
                                 : 8,
-        x_scales_bytes = SL_NARROW_ROWS * NARROW_SCALED * 4,     /* [row][group] */
-        slot_bytes = x_scales_bytes + NARROW_SCALED * WIDTH * 4, /* [group][output] */
+        x_scales_bytes = SL_NARROW_ROWS * NARROW_SCALED * 4, /* [row][group] */
+        /* Of weights: int8 [group][output], E4M3 [output][group], of blocks one output of each 64. */
+        slot_bytes = x_scales_bytes + NARROW_SCALED * WIDTH * 4,
         slots = stages * stage_bytes,
         results = slots + NARROW_SLOTS * slot_bytes,
         schedule = results + NARROW_WARPS * NARROW_BATCH_BYTES,
@@ -166,23 +167,29 @@ static __device__ __forceinline__ void narrow_bring(uint32_t to, const CUtensorM
     }
 }
 
-template <int WIDTH>
+template <int KIND, int WIDTH, bool BLOCKS>
 static __device__ __forceinline__ void narrow_bring_scales(const narrow_work &work, const narrow_tile &tile,
                                                            int32_t group, narrow_places<WIDTH> &places) {
     typedef narrow_memory<WIDTH> memory;
     typedef narrow_barriers<WIDTH> barriers;
+    enum { SAME = BLOCKS ? SL_NARROW_BLOCK / 2 : 1 }; /* outputs */
     const uint32_t to = work.base + memory::slots + places.slot.at * memory::slot_bytes;
     const uint32_t full = barriers::slot_full(work.base, places.slot.at);
     sl_barrier_wait(barriers::slot_empty(work.base, places.slot.at), places.slot.parity ^ 1);
     sl_fence_shared();
-    sl_barrier_expect(full, memory::slot_bytes);
+    sl_barrier_expect(full, memory::x_scales_bytes + NARROW_SCALED * 4 * (WIDTH / SAME));
     sl_box_copy(to, &work.plan.x_scales, group * 4, tile.row, 0, full);
-    sl_box_copy(to + memory::x_scales_bytes, &work.plan.weight_scales, tile.output / 2, group, tile.expert,
-                full);
+    if constexpr (KIND == SL_NARROW_S8) {
+        sl_box_copy(to + memory::x_scales_bytes, &work.plan.weight_scales, tile.output / 2, group,
+                    tile.expert, full);
+    } else {
+        sl_box_copy(to + memory::x_scales_bytes, &work.plan.weight_scales, group * 4, tile.output / SAME,
+                    tile.expert, full);
+    }
     places.slot.next();
 }
 
-template <int KIND, int WIDTH, int DOWN, int ACROSS>
+template <int KIND, int WIDTH, int DOWN, int ACROSS, bool BLOCKS>
 static __device__ __forceinline__ void narrow_bring_tile(const narrow_work &work, const narrow_tile &tile,
                                                          narrow_places<WIDTH> &places) {
     typedef narrow_memory<WIDTH> memory;
@@ -200,7 +207,7 @@ static __device__ __forceinline__ void narrow_bring_tile(const narrow_work &work
 #pragma unroll 1
     for (int32_t step = 0; step < steps; step++) {
         if (step % (STEPS * NARROW_SCALED) == 0) {
-            narrow_bring_scales<WIDTH>(work, tile, step / STEPS, places);
+            narrow_bring_scales<KIND, WIDTH, BLOCKS>(work, tile, step / STEPS, places);
         }
         const uint32_t to = work.base + places.stage.at * memory::stage_bytes;
         const uint32_t full = barriers::full(work.base, places.stage.at);
@@ -351,7 +358,7 @@ static __device__ __forceinline__ void narrow_multiply(uint32_t x, uint32_t weig
 }
 
 /* A lane's of a group: x's of its two rows, and where those of the weights begin: of its outputs, or BLOCKS:
- * of the tile. */
+ * of the tile. Of E4M3 an output has NARROW_SCALED neighbours. */
 typedef struct narrow_scales {
     float x[2];
     const float *weights;
@@ -359,14 +366,17 @@ typedef struct narrow_scales {
 
 /* sums += what the tensor cores added of a group, times the scales. BLOCKS: 64 outputs have one, as tiles
  * begin at multiples of 64 and blocks have 128. */
-template <int WIDTH, bool BLOCKS, typename SUM>
+template <int KIND, int WIDTH, bool BLOCKS, typename SUM>
 static __device__ __forceinline__ void narrow_promote(const narrow_scales &scales, const SUM (&d)[WIDTH / 2],
                                                       float (&sums)[WIDTH / 2]) {
 #pragma unroll
     for (int i = 0; i < WIDTH / 8; i++) {
         float2 scale;
         if constexpr (BLOCKS) {
-            scale.x = scale.y = scales.weights[i / 8 * 64];
+            scale.x = scale.y = scales.weights[i / 8 * NARROW_SCALED];
+        } else if constexpr (KIND == SL_NARROW_E4M3) { /* as many words in each bank as of a pair */
+            scale.x = scales.weights[8 * NARROW_SCALED * i];
+            scale.y = scales.weights[8 * NARROW_SCALED * i + NARROW_SCALED];
         } else {
             scale = *(const float2 *)(scales.weights + 8 * i);
         }
@@ -429,11 +439,13 @@ static __device__ __forceinline__ void narrow_consume_tile(const narrow_work &wo
         const float *slot =
             (const float *)(work.memory + memory::slots + places.slot.at * memory::slot_bytes);
         const float *x_scales = slot + (16 * warp + lane / 4) * NARROW_SCALED + at;
-        const narrow_scales scales = {{x_scales[0], x_scales[8 * NARROW_SCALED]},
-                                      slot + memory::x_scales_bytes / 4 + at * WIDTH +
-                                          (BLOCKS ? 0 : lane % 4 * 2)};
+        const int32_t first = BLOCKS ? 0 : lane % 4 * 2; /* output */
+        const narrow_scales scales = {
+            {x_scales[0], x_scales[8 * NARROW_SCALED]},
+            slot + memory::x_scales_bytes / 4 +
+                (KIND == SL_NARROW_S8 ? at * WIDTH + first : first * NARROW_SCALED + at)};
         narrow_multiply_group<KIND, WIDTH, DOWN, ACROSS>(work, warp / 4, places, d);
-        narrow_promote<WIDTH, BLOCKS>(scales, d, sums);
+        narrow_promote<KIND, WIDTH, BLOCKS>(scales, d, sums);
         if (at == NARROW_SCALED - 1 || group == groups - 1) {
             __syncwarp();
             sl_barrier_arrive_if(barriers::slot_empty(work.base, places.slot.at), lane < SL_ARRIVING_LANES);
@@ -498,8 +510,8 @@ static __global__ void __launch_bounds__(SL_NARROW_THREADS, 1)
         sl_give_registers<40>();
         for (int32_t i = work.first; i < work.tiles && threadIdx.x == NARROW_CONSUMERS * NARROW_GROUP;
              i += work.step) {
-            narrow_bring_tile<KIND, WIDTH, DOWN, ACROSS>(work, narrow_find<WIDTH, DOWN, ACROSS>(work, i),
-                                                         places);
+            narrow_bring_tile<KIND, WIDTH, DOWN, ACROSS, BLOCKS>(
+                work, narrow_find<WIDTH, DOWN, ACROSS>(work, i), places);
         }
     } else {
         sl_take_registers<232>();

@@ -29,9 +29,10 @@ static inline int32_t sl_narrow_group(sl_narrow_kind kind) {
     return kind == SL_NARROW_S8 ? SL_NARROW_S8_GROUP : SL_NARROW_E4M3_GROUP;
 }
 
-/* Floats from one group's scales of weights to the next one's: rows of multiples of 16 bytes. */
-static inline int32_t sl_narrow_scales(int32_t outputs) {
-    return (outputs + 3) / 4 * 4;
+/* Scales of int8 weights lie group by group, an output beside the other: floats from one group to the next.
+ * Those of E4M3 lie output by output: floats of an output, where nothing else is between. Whole 16 bytes. */
+static inline int32_t sl_narrow_scales(sl_narrow_kind kind, int32_t outputs, int32_t columns) {
+    return ((kind == SL_NARROW_S8 ? outputs : columns / SL_NARROW_E4M3_GROUP) + 3) / 4 * 4;
 }
 
 enum { SL_NARROW_EXPERTS = 512 }; /* most */
@@ -48,10 +49,12 @@ typedef struct sl_narrow_product {
      * the row's start. Address and both distances: multiples of 16. */
     const unsigned char *x;
     uint64_t x_row_bytes, x_scales;
-    const unsigned char *weights; /* codes [outputs][columns], aligned to 128 */
-    /* [columns / group][sl_narrow_scales(outputs)], aligned to 16: a tile's outputs are side by side. What
-     * is behind the last output counts for nothing. */
+    const unsigned char *weights; /* codes [outputs][columns], rows weight_row_bytes apart, aligned to 16 */
+    uint64_t weight_row_bytes;
+    /* Aligned to 16. int8: [columns / group][sl_narrow_scales]; what is behind the last output counts for
+     * nothing. E4M3: [outputs][columns / group], rows scale_row_bytes apart, a multiple of 16. */
     const float *weight_scales;
+    uint64_t scale_row_bytes;
     /* E4M3: outputs 128 i .. 128 i + 127 have the same scale in each group. Faster, with the same bits. */
     bool has_blocks;
     float *y; /* [rows][outputs], rows y_row_bytes apart */

@@ -11,7 +11,7 @@ enum { WEIGHT_THREADS = 256, WEIGHT_COLUMNS = 32, WEIGHT_QUADS = WEIGHT_COLUMNS 
 typedef struct weight_args {
     sl_narrow_weights work;
     uint32_t first_block[SL_LINEAR_SEGMENTS]; /* of each job */
-    uint32_t scales;                          /* from a group's to the next one's */
+    uint32_t scales;                          /* sl_narrow_scales */
 } weight_args;
 
 /* A block's part. */
@@ -41,17 +41,6 @@ typedef struct weight_codes {
     uint32_t words[WEIGHT_QUADS];
     float scale;
 } weight_codes;
-
-/* Codes as they are in the file. */
-static __device__ __forceinline__ void take_codes(const unsigned char *chunk, uint32_t index,
-                                                  weight_codes *made) {
-    const uint32_t *block = (const uint32_t *)(chunk + index / 4 * SL_FP8_128_BYTES);
-    made->scale = __uint_as_float(block[0]);
-#pragma unroll
-    for (int i = 0; i < WEIGHT_QUADS; i++) {
-        made->words[i] = block[1 + index % 4 * WEIGHT_QUADS + i];
-    }
-}
 
 /* By whole warps. */
 template <int TYPE, int KIND>
@@ -124,16 +113,13 @@ static __global__ void __launch_bounds__(WEIGHT_THREADS)
               (int32_t)(here * WEIGHT_COLUMNS / sl_block_size<TYPE>::ELEMENTS * sl_block_size<TYPE>::BYTES));
     weight_codes made = {};
     const uint32_t index = active ? threadIdx.x : 0;
-    if constexpr (TYPE == SL_QTYPE_FP8_128) {
-        take_codes(from, index, &made);
-    } else {
-        make_codes<TYPE, KIND>(from, index, &made);
-    }
+    make_codes<TYPE, KIND>(from, index, &made);
     sl_wait_for_inputs(); /* the product before reads the scratch */
     store_codes(work.codes + (uint64_t)job.first * (uint64_t)work.columns, first + threadIdx.x, active, made);
     const uint32_t row = (first + threadIdx.x) / in_row, column = (first + threadIdx.x) % in_row;
     if (active && column % (GROUP / WEIGHT_COLUMNS) == 0) {
-        work.scales[(uint64_t)(column / (GROUP / WEIGHT_COLUMNS)) * args.scales + (uint64_t)job.first + row] =
+        const uint64_t output = (uint64_t)job.first + row, group = column / (GROUP / WEIGHT_COLUMNS);
+        work.scales[KIND == SL_NARROW_S8 ? group * args.scales + output : output * args.scales + group] =
             made.scale;
     }
 }
@@ -141,7 +127,8 @@ static __global__ void __launch_bounds__(WEIGHT_THREADS)
 template <int TYPE, int KIND>
 static cudaError_t decode(const sl_cuda_context *context, const sl_narrow_weights *weights,
                           cudaStream_t stream) {
-    weight_args args = {*weights, {}, (uint32_t)sl_narrow_scales(weights->outputs)};
+    weight_args args = {
+        *weights, {}, (uint32_t)sl_narrow_scales(weights->kind, weights->outputs, weights->columns)};
     uint32_t blocks = 0;
     for (int32_t j = 0; j < weights->count; j++) {
         const uint32_t threads =
@@ -167,7 +154,7 @@ static constexpr bool is_integer(int type) {
 }
 
 template <int TYPE, int KIND> static constexpr decode_function decoder_of() {
-    if constexpr (is_integer(TYPE) || (TYPE == SL_QTYPE_FP8_128 && KIND == SL_NARROW_E4M3)) {
+    if constexpr (is_integer(TYPE)) {
         return decode<TYPE, KIND>;
     } else {
         return nullptr;

@@ -1,8 +1,7 @@
 /* Weights from the file's bytes to codes and scales in a scratch, as eight-bit products read them.
  *
  * The values are those of the reference decode (quant/codec.h). Of a row's group of columns (128 of E4M3, 256
- * of int8) codes and scale are what sl_codes_encode makes of them (quant/activation.h), bit for bit. FP8_128
- * has E4M3 codes and scales for 128 columns already: these are taken as they are. */
+ * of int8) codes and scale are what sl_codes_encode makes of them (quant/activation.h), bit for bit. */
 #ifndef SL_BACKEND_CUDA_LINEAR_NARROW_NARROW_WEIGHTS_H
 #define SL_BACKEND_CUDA_LINEAR_NARROW_NARROW_WEIGHTS_H
 
@@ -24,9 +23,8 @@ typedef struct sl_narrow_weights {
     sl_qtype type;
     sl_narrow_kind kind;
     int32_t outputs, columns; /* of all jobs' rows; columns: a multiple of the kind's group */
-    bool has_blocks;          /* as sl_narrow_product has it; the decoder does not ask */
     unsigned char *codes;     /* [outputs][columns], aligned to 16 */
-    float *scales;            /* [columns / group][sl_narrow_scales(outputs)] */
+    float *scales;            /* as sl_narrow_scales has them */
 } sl_narrow_weights;
 
 /* cudaErrorInvalidValue: of a type that narrow_tile.c has no row for. */

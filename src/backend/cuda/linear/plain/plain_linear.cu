@@ -67,25 +67,18 @@ static __device__ __forceinline__ int32_t min_sum(int32_t factor0, int32_t facto
     return sl_group_kind<TYPE>::HAS_MIN_FACTORS ? factor0 * x_low + factor1 * (x_sum - x_low) : x_sum;
 }
 
-template <int TYPE> static __device__ __forceinline__ float load_float(const unsigned char *row, int32_t i) {
-    if (TYPE == SL_QTYPE_F32) {
-        return ((const float *)row)[i];
-    }
-    if (TYPE == SL_QTYPE_FP8_128) {
-        const unsigned char *block = row + (int64_t)(i / 128) * SL_FP8_128_BYTES;
-        return *(const float *)block * sl_e4m3_to_f32(block[4 + i % 128]);
-    }
-    return TYPE == SL_QTYPE_F16 ? sl_half_at(row + 2 * (int64_t)i)
-                                : sl_bf16_to_f32(((const uint16_t *)row)[i]);
+template <int TYPE>
+static __device__ __forceinline__ float load_float(const unsigned char *row, uint64_t row_bytes, int32_t i) {
+    return TYPE == SL_QTYPE_F16 ? sl_half_at(row + 2 * (int64_t)i) : sl_row_element<TYPE>(row, row_bytes, i);
 }
 
-/* Elements i .. i + 3, i a multiple of 4, of a row that is aligned to 16 bytes, or of FP8_128. */
+/* Elements i .. i + 3, i a multiple of 4, of a row that is aligned to 16 bytes. */
 template <int TYPE>
-static __device__ __forceinline__ void load_floats(const unsigned char *row, int32_t i, float w[4]) {
-    if (TYPE == SL_QTYPE_FP8_128) { /* blocks of 132 bytes: rows are aligned to 4 */
-        const unsigned char *block = row + (int64_t)(i / 128) * SL_FP8_128_BYTES;
-        const uint32_t codes = *(const uint32_t *)(block + 4 + i % 128);
-        const float scale = *(const float *)block;
+static __device__ __forceinline__ void load_floats(const unsigned char *row, uint64_t row_bytes, int32_t i,
+                                                   float w[4]) {
+    if constexpr (TYPE == SL_QTYPE_FP8_128) {
+        const uint32_t codes = *(const uint32_t *)(row + i);
+        const float scale = sl_fp8_scales(row, row_bytes)[i / SL_FP8_128_ELEMENTS];
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             w[e] = scale * sl_e4m3_to_f32((uint8_t)(codes >> 8 * e));
@@ -93,7 +86,7 @@ static __device__ __forceinline__ void load_floats(const unsigned char *row, int
     } else {
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            w[e] = load_float<TYPE>(row, i + e);
+            w[e] = load_float<TYPE>(row, row_bytes, i + e);
         }
     }
 }
@@ -105,6 +98,7 @@ static __device__ __forceinline__ void load_floats(const unsigned char *row, int
 /* A weight row, and rows [first, first + count) of x. */
 typedef struct few_work {
     const unsigned char *row;
+    uint64_t row_bytes;
     int32_t columns, first, count;
 } few_work;
 
@@ -154,11 +148,10 @@ static __device__ __forceinline__ void few_chunk_float(const linear_args &args, 
     const unsigned char *w_row = work.row;
     const int32_t end = columns < (chunk + 1) * CHUNK ? columns : (chunk + 1) * CHUNK;
     int32_t i = chunk * CHUNK;
-    const uint64_t w_bits = TYPE == SL_QTYPE_FP8_128 ? 0 : (uint64_t)w_row;
-    const bool aligned = (w_bits | (uint64_t)sl_f32(args.x, first) | args.x.row_bytes) % 16 == 0;
+    const bool aligned = ((uint64_t)w_row | (uint64_t)sl_f32(args.x, first) | args.x.row_bytes) % 16 == 0;
     for (; aligned && i + 4 <= end; i += 4) {
         float w[4];
-        load_floats<TYPE>(w_row, i, w);
+        load_floats<TYPE>(w_row, work.row_bytes, i, w);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             if (r < n) {
@@ -168,7 +161,7 @@ static __device__ __forceinline__ void few_chunk_float(const linear_args &args, 
         }
     }
     for (; i < end; i++) {
-        const float w = load_float<TYPE>(w_row, i);
+        const float w = load_float<TYPE>(w_row, work.row_bytes, i);
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             if (r < n) {
@@ -199,7 +192,7 @@ static __global__ void __launch_bounds__(FEW_THREADS) few_kernel(sl_cuda_context
     }
     const unsigned char *w_row = weight.data + (uint64_t)expert * weight.expert_bytes +
                                  (valid ? (uint64_t)output : 0) * weight.row_bytes;
-    const few_work work = {w_row, weight.columns, first / args.x_share, n};
+    const few_work work = {w_row, weight.row_bytes, weight.columns, first / args.x_share, n};
     const int32_t chunks = (weight.columns + CHUNK - 1) / CHUNK;
     float sums[ROWS];
 #pragma unroll
@@ -377,7 +370,7 @@ static __device__ void load_tile_float(const many_work &work, int32_t column, ti
         float w = 0, x = 0;
         if (inside && work.first_output + at < weight.rows) {
             w = load_float<TYPE>(work.matrix + (uint64_t)(work.first_output + at) * weight.row_bytes,
-                                 column + c);
+                                 weight.row_bytes, column + c);
         }
         if (inside && rows->x[at] >= 0) {
             x = sl_f32(work.args->x, rows->x[at])[column + c];

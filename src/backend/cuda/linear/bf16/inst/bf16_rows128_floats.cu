@@ -34,7 +34,7 @@ const char *sl_bf16_rows128_declines(const sl_kernel *kernel, const sl_kernel_qu
         return "takes columns in groups of 256";
     }
     uint64_t row_bytes = 0;
-    if (!sl_qtype_bytes(weight->type, (uint64_t)sl_cuda_columns(weight), &row_bytes) || row_bytes % 16 != 0) {
+    if (!sl_stored_row_bytes(SL_CUDA_COLUMN_MULTIPLE, weight, &row_bytes) || row_bytes % 16 != 0) {
         return "takes rows of a multiple of 16 bytes";
     }
     if (weight->experts > SKINNY_EXPERTS) {
