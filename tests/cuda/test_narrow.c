@@ -129,14 +129,22 @@ static float *x_scale(const operands *host, int32_t row, int32_t group) {
     return (float *)(void *)(host->x + (uint64_t)row * host->x_row_bytes + host->x_scales) + group;
 }
 
+/* Outputs of an expert that have room for scales. */
+static int32_t scaled_outputs(const narrow_case *test) {
+    return test->kind == SL_NARROW_S8 ? (test->outputs + 1) / 2 * 2 : test->outputs;
+}
+
 /* row: of all experts' groups. */
 static float *weight_scale(const operands *host, const narrow_case *test, int32_t row, int32_t output) {
-    const uint64_t of_output =
-        ((uint64_t)(row / host->groups) * (uint64_t)test->outputs + (uint64_t)output) * host->scale_row +
-        (uint64_t)(row % host->groups);
-    return &host->weight_scales[test->kind == SL_NARROW_S8
-                                    ? (uint64_t)row * host->scale_row + (uint64_t)output
-                                    : of_output];
+    const int32_t expert = row / host->groups, group = row % host->groups;
+    const uint64_t first = (uint64_t)expert * (uint64_t)scaled_outputs(test) * host->scale_row;
+    if (test->kind == SL_NARROW_E4M3) {
+        return &host->weight_scales[first + (uint64_t)output * host->scale_row + (uint64_t)group];
+    }
+    /* Of two outputs and four groups: the even row has groups 0 and 1 of both, the odd one 2 and 3. */
+    const int32_t of_row = group / 4 * 4 + group % 2 * 2 + output % 2;
+    const int32_t to = output - output % 2 + group % 4 / 2;
+    return &host->weight_scales[first + (uint64_t)to * host->scale_row + (uint64_t)of_row];
 }
 
 static int32_t expert_of(const operands *host, int32_t row) {
@@ -211,14 +219,11 @@ static operands make_operands(const narrow_case *test) {
     host.x_scales = (uint64_t)test->columns;
     host.x_row_bytes = (host.x_scales + (uint64_t)host.groups * 4 + 15) / 16 * 16 + 16;
     host.x_bytes = host.x_row_bytes * (uint64_t)test->rows;
-    /* Something else lies between rows of E4M3. */
-    host.scale_row = (uint64_t)sl_narrow_scales(test->kind, test->outputs, test->columns) +
-                     (test->kind == SL_NARROW_S8 ? 0 : 4);
-    host.weight_row_bytes = (uint64_t)test->columns + (test->kind == SL_NARROW_S8 ? 0 : 48);
+    /* Something else lies between rows. */
+    host.scale_row = (uint64_t)sl_narrow_scales(test->kind, test->columns) + 4;
+    host.weight_row_bytes = (uint64_t)test->columns + 48;
     host.weights_bytes = (uint64_t)host.experts * (uint64_t)test->outputs * host.weight_row_bytes;
-    host.scales_bytes = (uint64_t)host.experts *
-                        (uint64_t)(test->kind == SL_NARROW_S8 ? host.groups : test->outputs) *
-                        host.scale_row * 4;
+    host.scales_bytes = (uint64_t)host.experts * (uint64_t)scaled_outputs(test) * host.scale_row * 4;
     host.bias_floats = host.experts * test->outputs + 1;
     host.first = test->odd ? 1 : 0;
     host.y_row = (uint64_t)(test->outputs + 3) / 4 * 4 + (test->odd ? 5 : 8);
@@ -561,8 +566,8 @@ static void bench_shape(const sl_cuda_context *context, sl_narrow_kind kind, con
     const int32_t outputs = sizes[0], columns = sizes[1], most = counts[3];
     const uint64_t groups = (uint64_t)(columns / sl_narrow_group(kind));
     const uint64_t x_row_bytes = (uint64_t)columns + (groups * 4 + 15) / 16 * 16;
-    const uint64_t scale_row = (uint64_t)sl_narrow_scales(kind, outputs, columns);
-    const uint64_t scales_bytes = scale_row * (kind == SL_NARROW_S8 ? groups : (uint64_t)outputs) * 4;
+    const uint64_t scale_row = (uint64_t)sl_narrow_scales(kind, columns);
+    const uint64_t scales_bytes = scale_row * (uint64_t)outputs * 4;
     unsigned char *x = on_device(NULL, x_row_bytes * (uint64_t)most);
     unsigned char *weights = on_device(NULL, (uint64_t)outputs * (uint64_t)columns);
     float *scales = on_device(NULL, scales_bytes);
@@ -609,9 +614,8 @@ static void bench_experts(const sl_cuda_context *context, sl_narrow_kind kind, c
     const uint64_t groups = (uint64_t)(columns / sl_narrow_group(kind));
     const uint64_t x_row_bytes = (uint64_t)columns + (groups * 4 + 15) / 16 * 16;
     const uint64_t weights_bytes = (uint64_t)EXPERTS * (uint64_t)outputs * (uint64_t)columns;
-    const uint64_t scale_row = (uint64_t)sl_narrow_scales(kind, outputs, columns);
-    const uint64_t scales_bytes =
-        (uint64_t)EXPERTS * scale_row * (kind == SL_NARROW_S8 ? groups : (uint64_t)outputs) * 4;
+    const uint64_t scale_row = (uint64_t)sl_narrow_scales(kind, columns);
+    const uint64_t scales_bytes = (uint64_t)EXPERTS * scale_row * (uint64_t)outputs * 4;
     int32_t *list = allocated(malloc((size_t)most * 4));
     for (int32_t i = 0; i < most; i++) {
         list[i] = i;

@@ -313,7 +313,7 @@ struct sl_cuda_kernel {
     /* Once, when the op is resolved: whatever `run` must not do. NULL: nothing. */
     int (*prepare)(sl_cuda_context *context, sl_cuda_op *op, sl_error *error);
     /* With kernel.pack: puts the packing of all of a weight on the stream, from the file's bytes on the
-     * device. The packed copy has this type. */
+     * device. The packed copy has this type, or that of the weight where no type is like it. */
     cudaError_t (*repack)(const sl_weight *weight, const unsigned char *from, unsigned char *packed,
                           cudaStream_t stream);
     sl_qtype packed_type;

@@ -693,9 +693,9 @@ static void one_class_however_large_steps_are(void **state) {
 }
 
 /* In front of all others: of steps of 9 rows and more. */
-static const ranged_kernel COPYING = RANGED("linear/copied", LINEAR, "copied", F32, 9, INT32_MAX,
-                                            .copies = true, .packed_bytes = fake_packed_bytes,
-                                            .pack = fake_pack);
+static const ranged_kernel COPYING =
+    RANGED("linear/copied", LINEAR, "copied", F32, 9, INT32_MAX, .copies = true,
+           .packed_bytes = fake_packed_bytes, .pack = fake_pack);
 
 static const sl_kernel *const *copying_kernels(const sl_backend *backend, int32_t *count) {
     static const sl_kernel *list[1 + FAKE_COUNT];
@@ -751,8 +751,8 @@ static void weights_are_copied_where_half_of_the_memory_is_left(void **state) {
         assert_true(total_of(plan) <= cases[i].limit);
         sl_plan_destroy(plan);
     }
-    options = (sl_plan_options){.chunk = 16, .sequences = 1, .context = 128, .memory_limit = most - 1,
-                                .copies = SL_COPIES_ALWAYS};
+    options = (sl_plan_options){
+        .chunk = 16, .sequences = 1, .context = 128, .memory_limit = most - 1, .copies = SL_COPIES_ALWAYS};
     assert_int_equal(sl_plan_create(&p, &backend.base, &options, &plan, &error), SL_ERR_LIMIT);
     sl_program_free(&p);
 }

@@ -1,7 +1,7 @@
 /* LINEAR of gates and values, ACTIVATE, QUANTIZE to BF16: one launch of the product's own kernel. */
 #include "backend/cuda/linear/linear.h"
 
-const char *sl_cuda_gated_reason(const sl_fusion_query *query) {
+const char *sl_cuda_gated_reason(const sl_fusion_query *query, sl_value_type format) {
     const sl_op *linear = &query->ops[0], *activate = &query->ops[1], *quantize = &query->ops[2];
     const sl_op_linear *parts = &linear->u.linear;
     const int32_t width = activate->u.activate.width, first = parts->segments[0].weight;
@@ -32,8 +32,8 @@ const char *sl_cuda_gated_reason(const sl_fusion_query *query) {
     }
     if (quantize->in[0].value != activate->out[0].value ||
         quantize->in[0].column != activate->out[0].column || quantize->u.quantize.width != width ||
-        query->values[quantize->out[0].value].type != SL_VALUE_BF16) {
-        return "the activation must become BF16, all of it";
+        query->values[quantize->out[0].value].type != format) {
+        return "the activation must become what a product reads, all of it";
     }
     return query->unread[0][0] && query->unread[1][0] ? NULL : "something else reads what it would not write";
 }
@@ -50,7 +50,7 @@ static const char *declines(const sl_fusion *fusion, const sl_fusion_query *quer
     if (!reason && !is_tile && sl_cuda_is_padded(query, &query->ops[2])) {
         return SL_CUDA_PADS_NOT;
     }
-    return reason ? reason : sl_cuda_gated_reason(query);
+    return reason ? reason : sl_cuda_gated_reason(query, SL_VALUE_BF16);
 }
 
 static SL_CUDA_RUN(run) {

@@ -8,7 +8,8 @@
 extern "C" {
 #endif
 
-enum { SL_CUDA_FEW_ROWS = 8 }; /* what is meant by rows8 */
+enum { SL_CUDA_FEW_ROWS = 8 };    /* what is meant by rows8 */
+enum { SL_CUDA_COPY_ROWS = 129 }; /* from which on second copies of weights are read */
 
 /* Whether weight type and rows are the kernel's (plain_linear.cu). */
 const char *sl_cuda_linear_declines(const sl_kernel *kernel, const sl_kernel_query *query);
@@ -39,7 +40,7 @@ static inline const char *sl_cuda_activation_reason(const sl_op *activate, bool 
                         : "activates gates of values by silu and gelu_tanh";
 }
 /* Why the run is not gates and values side by side, stored as BF16 alone, or NULL (gated.c). */
-const char *sl_cuda_gated_reason(const sl_fusion_query *query);
+const char *sl_cuda_gated_reason(const sl_fusion_query *query, sl_value_type format);
 /* Why the six ops are not one row's experts with activations in that format, each reading the one before, or
  * NULL. Gates and values are not looked at (i8_experts.cu). */
 const char *sl_cuda_experts_reason(const sl_fusion_query *query, sl_value_type format);

@@ -214,7 +214,7 @@ static __device__ __forceinline__ int32_t my_pair(void) {
     return SL_Q8_256_GROUP * (thread / SL_WARP) + SL_QUAD * (thread % SL_WARP);
 }
 
-/* To E4M3_128 or Q8_256. */
+/* To E4M3_128 or Q8_256, from F32; ALIGNED: from BF16 too. */
 template <bool ALIGNED, int TYPE>
 static __global__ void quantize_codes_kernel(const __grid_constant__ sl_cuda_context context,
                                              const __grid_constant__ quantize_args args) {
@@ -225,8 +225,15 @@ static __global__ void quantize_codes_kernel(const __grid_constant__ sl_cuda_con
         return;
     }
     const auto load = [&args, row](int32_t i) {
-        return i < args.width ? sl_load_quad<ALIGNED>(sl_f32(args.x, row), i, args.width)
-                              : make_float4(0, 0, 0, 0);
+        if (i >= args.width) {
+            return make_float4(0, 0, 0, 0);
+        }
+        if (ALIGNED && args.x.type == SL_VALUE_BF16) {
+            const uint2 quad = *(const uint2 *)(args.x.data + (uint64_t)row * args.x.row_bytes + 2 * i);
+            return make_float4(__uint_as_float(quad.x << 16), __uint_as_float(quad.x & 0xffff0000u),
+                               __uint_as_float(quad.y << 16), __uint_as_float(quad.y & 0xffff0000u));
+        }
+        return sl_load_quad<ALIGNED>(sl_f32(args.x, row), i, args.width);
     };
     if constexpr (TYPE == SL_VALUE_E4M3_128) {
         sl_quantize_e4m3_quad(args.q, row, my_quad(), args.width, load(my_quad()));

@@ -86,8 +86,9 @@ static int resolve_weight(const sl_executor *executor, int32_t index, const sl_c
     }
     const int32_t columns = packed ? weight->columns : sl_cuda_columns(weight);
     result->type = packed ? kernel->packed_type : weight->type;
-    if (!(packed ? sl_qtype_bytes(result->type, (uint64_t)columns, &result->row_bytes)
-                 : sl_stored_row_bytes(SL_CUDA_COLUMN_MULTIPLE, weight, &result->row_bytes))) {
+    result->row_bytes =
+        deployment->weights[use].bytes / ((uint64_t)weight->experts * (uint64_t)weight->rows);
+    if (!packed && !sl_stored_row_bytes(SL_CUDA_COLUMN_MULTIPLE, weight, &result->row_bytes)) {
         return sl_fail(error, SL_ERR_INTERNAL, "weight %s: a row is no whole number of blocks", weight->name);
     }
     result->data = executor->pools[SL_POOL_WEIGHTS] + executor->weight_offsets[use];

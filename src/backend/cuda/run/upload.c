@@ -28,6 +28,7 @@ typedef struct upload {
     const sl_deployment *deployment;
     const uint64_t *offsets; /* [weight_count], in the pool */
     uint64_t *starts;        /* [weight_count], in the stream */
+    int32_t *sources; /* [weight_count]: the weight on the device that a copy is made from, or SL_NONE */
     const sl_progress *progress;
     unsigned char *const *pools;
     unsigned char *buffers;
@@ -73,9 +74,10 @@ static bool is_in_planes(const sl_weight *weight) {
     return weight->type == SL_QTYPE_FP8_128;
 }
 
-/* Bytes of a weight in the stream. sl_stored_bytes cannot fail behind `place`. */
-static uint64_t stream_bytes(const sl_weight *weight) {
-    uint64_t bytes = weight->bytes;
+/* Bytes of weight i in the stream. sl_stored_bytes cannot fail behind `place`. */
+static uint64_t stream_bytes(const upload *u, int32_t i) {
+    const sl_weight *weight = weight_at(u, i);
+    uint64_t bytes = u->sources[i] == SL_NONE ? weight->bytes : 0;
     if (is_in_planes(weight)) {
         (void)sl_stored_bytes(SL_CUDA_COLUMN_MULTIPLE, weight, &bytes);
     }
@@ -84,7 +86,7 @@ static uint64_t stream_bytes(const sl_weight *weight) {
 
 /* Where weight i ends in the stream. */
 static uint64_t end_of(const upload *u, int32_t i) {
-    return u->starts[i] + stream_bytes(weight_at(u, i));
+    return u->starts[i] + stream_bytes(u, i);
 }
 
 /* The first weight that reaches beyond `offset` of the stream. */
@@ -155,11 +157,11 @@ static void copy_row(const sl_block_fp8_128 *blocks, uint64_t count, uint64_t ro
     }
 }
 
-/* Bytes [from, to) of a weight in planes. */
-static void copy_planes(const upload *u, const sl_weight *weight, uint64_t from, uint64_t to,
-                        unsigned char *out) {
+/* Bytes [from, to) of weight i in planes. */
+static void copy_planes(const upload *u, int32_t i, uint64_t from, uint64_t to, unsigned char *out) {
+    const sl_weight *weight = weight_at(u, i);
     const uint64_t rows = (uint64_t)weight->experts * (uint64_t)weight->rows;
-    const uint64_t row_bytes = stream_bytes(weight) / rows, blocks = weight->bytes / rows / SL_FP8_128_BYTES;
+    const uint64_t row_bytes = stream_bytes(u, i) / rows, blocks = weight->bytes / rows / SL_FP8_128_BYTES;
     const sl_block_fp8_128 *first = (const sl_block_fp8_128 *)weight->data + from / row_bytes * blocks;
     const uint64_t end = (to + row_bytes - 1) / row_bytes * blocks;
     advise(u, (const unsigned char *)first, (end - from / row_bytes * blocks) * SL_FP8_128_BYTES);
@@ -177,7 +179,7 @@ static void fill(const upload *u, uint64_t part, unsigned char *buffer) {
     for (int32_t i = find_weight(u, first); i < u->deployment->weight_count && u->starts[i] < end; i++) {
         const uint64_t from = later(u->starts[i], first), to = earlier(end_of(u, i), end);
         if (is_in_planes(weight_at(u, i))) {
-            copy_planes(u, weight_at(u, i), from - u->starts[i], to - u->starts[i],
+            copy_planes(u, i, from - u->starts[i], to - u->starts[i],
                         is_on_host(u, i) ? place_of(u, i) + (from - u->starts[i]) : buffer + (from - first));
             continue;
         }
@@ -298,7 +300,7 @@ static int send_part(const upload *u, uint64_t part, sl_error *error) {
          i < deployment->weight_count && u->starts[i] < end && !status; i = next) {
         const uint64_t from = later(u->starts[i], first);
         next = i + 1;
-        if (is_on_host(u, i)) {
+        if (is_on_host(u, i) || u->sources[i] != SL_NONE) {
             continue;
         }
         if (is_packed(u, i)) {
@@ -334,6 +336,20 @@ static int send_parts(upload *u, sl_error *error) {
     return status;
 }
 
+/* Copies of weights that lie on the device as in the file. */
+static int make_copies(const upload *u, sl_error *error) {
+    int status = SL_OK;
+    for (int32_t i = 0; i < u->deployment->weight_count && !status; i++) {
+        const sl_cuda_kernel *kernel = (const sl_cuda_kernel *)(const void *)u->deployment->weights[i].layout;
+        if (u->sources[i] != SL_NONE) {
+            status = SL_CUDA(kernel->repack(weight_at(u, i), place_of(u, u->sources[i]), place_of(u, i),
+                                            u->device->stream),
+                             error);
+        }
+    }
+    return status;
+}
+
 static void work(void *context, int thread, int threads) {
     upload *u = context;
     (void)threads;
@@ -342,10 +358,23 @@ static void work(void *context, int thread, int threads) {
         return;
     }
     u->status = send_parts(u, u->error);
+    u->status = u->status ? u->status : make_copies(u, u->error);
     release(u, true);
 }
 
 /* ---- the whole ---- */
+
+/* A use of the same weight that lies on the device as in the file, or SL_NONE. */
+static int32_t source_of(const upload *u, int32_t i) {
+    const sl_weight_use *uses = u->deployment->weights;
+    for (int32_t j = 0; j < u->deployment->weight_count && uses[i].layout; j++) {
+        if (uses[j].weight == uses[i].weight && !uses[j].layout && !uses[j].on_host && !is_packed(u, j) &&
+            !is_in_planes(weight_at(u, j))) {
+            return j;
+        }
+    }
+    return SL_NONE;
+}
 
 /* staging: bytes of the largest weight that is packed. */
 static int place(upload *u, uint64_t *offsets, uint64_t *staging, sl_error *error) {
@@ -358,6 +387,7 @@ static int place(upload *u, uint64_t *offsets, uint64_t *staging, sl_error *erro
         const sl_pool_kind pool = use->on_host ? SL_POOL_HOST_WEIGHTS : SL_POOL_WEIGHTS;
         const uint64_t offset = ends[pool];
         uint64_t bytes;
+        u->sources[i] = source_of(u, i);
         if (!sl_stored_bytes(SL_CUDA_COLUMN_MULTIPLE, weight, &bytes) || (use->on_host && use->layout) ||
             use->bytes != (use->layout ? use->layout->packed_bytes(weight) : bytes)) {
             return sl_fail(error, SL_ERR_INTERNAL, "plan: weight %s in a layout that cuda does not have",
@@ -370,9 +400,9 @@ static int place(upload *u, uint64_t *offsets, uint64_t *staging, sl_error *erro
         }
         offsets[i] = offset;
         u->starts[i] = start;
-        u->total = start + stream_bytes(weight);
+        u->total = start + stream_bytes(u, i);
         start = (u->total + 63) / 64 * 64;
-        *staging = is_packed(u, i) && !is_on_host(u, i) ? later(*staging, stream_bytes(weight)) : *staging;
+        *staging = is_packed(u, i) && !is_on_host(u, i) ? later(*staging, stream_bytes(u, i)) : *staging;
     }
     u->parts = (u->total + BUFFER_BYTES - 1) / BUFFER_BYTES;
     u->released = earlier(u->parts, BUFFERS);
@@ -402,6 +432,7 @@ static void end(upload *u) {
     sl_cuda_free_host(u->buffers);
     sl_cuda_free(u->staging);
     sl_free(u->starts);
+    sl_free(u->sources);
 }
 
 static int run(upload *u, sl_error *error) {
@@ -434,7 +465,10 @@ int sl_cuda_upload(sl_cuda_device *device, const sl_deployment *deployment, unsi
                 .error = error};
     uint64_t staging;
     u.starts = sl_alloc(((size_t)deployment->weight_count + 1) * sizeof *u.starts);
-    if (!u.starts) {
+    u.sources = sl_alloc(((size_t)deployment->weight_count + 1) * sizeof *u.sources);
+    if (!u.starts || !u.sources) {
+        sl_free(u.starts);
+        sl_free(u.sources);
         return sl_fail(error, SL_ERR_NOMEM, "cuda: no memory for the list of weights");
     }
     int status = place(&u, offsets, &staging, error);

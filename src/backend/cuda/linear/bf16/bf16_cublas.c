@@ -546,15 +546,15 @@ static int prepare(sl_cuda_context *context, sl_cuda_op *op, sl_error *error) {
     return status;
 }
 
-/* ---- copies that are kept decoded ---- */
+/* ---- copies in BF16 ---- */
 
-static uint64_t kept_bytes(const sl_weight *weight) {
+static uint64_t copy_bytes(const sl_weight *weight) {
     return 2 * (uint64_t)weight->experts * (uint64_t)weight->rows * (uint64_t)weight->columns;
 }
 
-/* The layout as such; on the device it is made by kept_repack, with the same values but where these
+/* The layout as such; on the device it is made by copy_repack, with the same values but where these
  * are rounded twice. */
-static void kept_pack(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
+static void copy_pack(const sl_weight *weight, void *packed, int32_t first, int32_t count) {
     enum { AT_ONCE = 256 };
     float values[AT_ONCE];
     const sl_qtype_info *type = sl_qtype_get(weight->type);
@@ -570,7 +570,7 @@ static void kept_pack(const sl_weight *weight, void *packed, int32_t first, int3
     }
 }
 
-static cudaError_t kept_repack(const sl_weight *weight, const unsigned char *from, unsigned char *packed,
+static cudaError_t copy_repack(const sl_weight *weight, const unsigned char *from, unsigned char *packed,
                                cudaStream_t stream) {
     const sl_cuda_context none = {0};
     const uint64_t elements = (uint64_t)weight->rows * (uint64_t)weight->columns;
@@ -654,6 +654,9 @@ static const char *declines(const sl_kernel *kernel, const sl_kernel_query *quer
     if (op->in[1].value != SL_NONE) {
         return "takes no experts";
     }
+    if (kernel->copies && query->backend && query->backend->options.prompt_precision == SL_PRECISION_FP8) {
+        return "is for another prompt precision";
+    }
     if (op->in[3].value != SL_NONE) {
         return "adds no residual";
     }
@@ -697,24 +700,22 @@ enum { CUBLAS_ROWS = 96 }; /* of a bucket, at least, where a row says nothing el
         .arrangement = SL_CUDA_K16_CUBLAS, .least_rows = CUBLAS_ROWS, .ranges = run_ranges,                  \
         .ranges_declines = ranges_reason, FUNCTIONS(ID)                                                      \
     }
-/* The same from a second copy of the weights in BF16: no decoding in a step, for two bytes an element of
- * memory. */
-#define KEPT(ID, type_name)                                                                                  \
+/* The same from a second copy of the weights in BF16: no decoding in a step, for two bytes an element. */
+#define COPY(ID, type_name)                                                                                  \
     {                                                                                                        \
         .kernel = BF16_KERNEL("linear/" #type_name "/cuda-bf16-copy-cublas", "bf16/cublaslt", 1.5e-2f,       \
-                              .copies = true, .declines = declines, .packed_bytes = kept_bytes,          \
-                              .pack = kept_pack, .workspace = workspace_of),                                 \
-        .arrangement = SL_CUDA_BF16_COPY_CUBLAS, .least_rows = SL_CUDA_COPY_ROWS, .repack = kept_repack,           \
+                              .copies = true, .declines = declines, .packed_bytes = copy_bytes,              \
+                              .pack = copy_pack, .workspace = workspace_of),                                 \
+        .arrangement = SL_CUDA_BF16_COPY_CUBLAS, .least_rows = SL_CUDA_COPY_ROWS, .repack = copy_repack,     \
         .packed_type = SL_QTYPE_BF16, FUNCTIONS(ID)                                                          \
     }
-#define BOTH(ID, type_name) BF16_CUBLAS(ID, type_name, CUBLAS_ROWS, 1.5e-2f), KEPT(ID, type_name)
+#define BOTH(ID, type_name) BF16_CUBLAS(ID, type_name, CUBLAS_ROWS, 1.5e-2f), COPY(ID, type_name)
 #define BOTH_CODEBOOK(ID, type_name, table) BOTH(ID, type_name),
 static const sl_cuda_kernel kernels[] = {
     BOTH(F16, f16),
     BF16_CUBLAS(BF16, bf16, CUBLAS_ROWS, 1e-4f),
     SL_INTEGER_TYPES(BOTH),
     SL_EACH_CODEBOOK_TYPE(BOTH_CODEBOOK) BF16_CUBLAS(FP8_128, fp8_128, SL_CUDA_FEW_ROWS + 1, 1.5e-2f),
-    KEPT(FP8_128, fp8_128),
     K16_CUBLAS(F16, f16, 1.5e-2f),
     K16_CUBLAS(BF16, bf16, 1e-4f),
     K16_CUBLAS(Q8_0, q8_0, 2.5e-2f),

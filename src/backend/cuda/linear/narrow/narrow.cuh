@@ -13,12 +13,15 @@
  * of 128 columns in a tile of 128 by 192, where the tensor cores take 768. Each warp reads a scale for each
  * output besides, 384 cycles, unless 128 outputs have the same one (BLOCKS).
  *
+ * With gates and values a tile has half of its outputs of each, so that a thread has a gate and its value.
+ *
  * A cluster's blocks have tiles side by side or one below the other. Each brings a part of what they share to
  * all, since L2 gives a processor some 24 bytes in a cycle, and a tile of 128 by 192 alone would want 53. */
 #ifndef SL_BACKEND_CUDA_LINEAR_NARROW_NARROW_CUH
 #define SL_BACKEND_CUDA_LINEAR_NARROW_NARROW_CUH
 
 #include "backend/cuda/common/expert_tiles.cuh"
+#include "backend/cuda/common/device.cuh"
 #include "backend/cuda/common/ring.cuh"
 #include "backend/cuda/linear/narrow/narrow_shapes.cuh"
 #include "backend/cuda/ptx/barrier.cuh"
@@ -58,7 +61,7 @@ template <int WIDTH> struct narrow_memory {
                  : WIDTH == 128 ? 6
                                 : 8,
         x_scales_bytes = SL_NARROW_ROWS * NARROW_SCALED * 4, /* [row][group] */
-        /* Of weights: int8 [group][output], E4M3 [output][group], of blocks one output of each 64. */
+        /* Of weights: [output][group] as sl_narrow_scale_at says, of blocks one output of each 64. */
         slot_bytes = x_scales_bytes + NARROW_SCALED * WIDTH * 4,
         slots = stages * stage_bytes,
         results = slots + NARROW_SLOTS * slot_bytes,
@@ -116,7 +119,7 @@ static constexpr __host__ __device__ uint32_t narrow_arriving(int blocks) {
 
 /* Experts: one after the other, all outputs of some rows together. Without: clusters go through a band of
  * rows output by output, so that its x stays in L2 and weights come there once. */
-template <int WIDTH, int DOWN, int ACROSS>
+template <int OUTPUTS, int DOWN, int ACROSS>
 static __device__ __forceinline__ narrow_tile narrow_find(const narrow_work &work, int32_t index) {
     enum { HEIGHT = SL_NARROW_ROWS * DOWN, BAND = SL_NARROW_BAND / HEIGHT };
     narrow_tile tile = {0, work.rows, 0, 0};
@@ -145,7 +148,7 @@ static __device__ __forceinline__ narrow_tile narrow_find(const narrow_work &wor
         tile.row = (band * BAND + rest - column * height) * HEIGHT;
     }
     tile.row += work.down * SL_NARROW_ROWS;
-    tile.output = (column * ACROSS + work.across) * WIDTH;
+    tile.output = (column * ACROSS + work.across) * OUTPUTS;
     return tile;
 }
 
@@ -167,47 +170,75 @@ static __device__ __forceinline__ void narrow_bring(uint32_t to, const CUtensorM
     }
 }
 
-template <int KIND, int WIDTH, bool BLOCKS>
+/* Where scales of weights lie in a slot: of OUTPUTS outputs, and of as many values behind them. */
+template <int OUTPUTS, bool BLOCKS> struct narrow_scaled {
+    enum {
+        same = BLOCKS ? SL_NARROW_BLOCK / 2 : 1, /* outputs */
+        rows = (OUTPUTS + same - 1) / same,
+        bytes = rows * NARROW_SCALED * 4
+    };
+};
+
+template <int WIDTH, bool BLOCKS, bool GATED>
 static __device__ __forceinline__ void narrow_bring_scales(const narrow_work &work, const narrow_tile &tile,
                                                            int32_t group, narrow_places<WIDTH> &places) {
     typedef narrow_memory<WIDTH> memory;
     typedef narrow_barriers<WIDTH> barriers;
-    enum { SAME = BLOCKS ? SL_NARROW_BLOCK / 2 : 1 }; /* outputs */
+    typedef narrow_scaled<GATED ? WIDTH / 2 : WIDTH, BLOCKS> scaled;
     const uint32_t to = work.base + memory::slots + places.slot.at * memory::slot_bytes;
     const uint32_t full = barriers::slot_full(work.base, places.slot.at);
     sl_barrier_wait(barriers::slot_empty(work.base, places.slot.at), places.slot.parity ^ 1);
     sl_fence_shared();
-    sl_barrier_expect(full, memory::x_scales_bytes + NARROW_SCALED * 4 * (WIDTH / SAME));
+    sl_barrier_expect(full, memory::x_scales_bytes + (GATED ? 2 : 1) * scaled::bytes);
     sl_box_copy(to, &work.plan.x_scales, group * 4, tile.row, 0, full);
-    if constexpr (KIND == SL_NARROW_S8) {
-        sl_box_copy(to + memory::x_scales_bytes, &work.plan.weight_scales, tile.output / 2, group,
-                    tile.expert, full);
-    } else {
-        sl_box_copy(to + memory::x_scales_bytes, &work.plan.weight_scales, group * 4, tile.output / SAME,
-                    tile.expert, full);
+    sl_box_copy(to + memory::x_scales_bytes, &work.plan.weight_scales, group * 4, tile.output / scaled::same,
+                tile.expert, full);
+    if constexpr (GATED) {
+        sl_box_copy(to + memory::x_scales_bytes + scaled::bytes, &work.plan.value_scales, group * 4,
+                    tile.output / scaled::same, tile.expert, full);
     }
     places.slot.next();
 }
 
-template <int KIND, int WIDTH, int DOWN, int ACROSS, bool BLOCKS>
+/* A stage's columns of a tile's weights, or this block's part of them. */
+template <int WIDTH, int DOWN, bool GATED>
+static __device__ __forceinline__ void narrow_bring_weights(const narrow_work &work, const narrow_tile &tile,
+                                                            uint32_t to, const narrow_box &box,
+                                                            uint32_t barrier) {
+    enum { PART = WIDTH / DOWN, HALF = WIDTH / 2 };
+    const sl_narrow_plan &plan = work.plan;
+    const int32_t first = work.down * PART;
+    if constexpr (!GATED) {
+        narrow_bring<DOWN>(to + (uint32_t)first * NARROW_STEP, &plan.weights,
+                           {box.column, tile.output + first, tile.expert, box.ranks}, barrier);
+    } else if constexpr (DOWN == 2) {
+        narrow_bring<DOWN>(to + (uint32_t)first * NARROW_STEP, work.down ? &plan.values : &plan.weights,
+                           {box.column, tile.output, 0, box.ranks}, barrier);
+    } else {
+        narrow_bring<DOWN>(to, &plan.weights, {box.column, tile.output, 0, box.ranks}, barrier);
+        narrow_bring<DOWN>(to + HALF * NARROW_STEP, &plan.values, {box.column, tile.output, 0, box.ranks},
+                           barrier);
+    }
+}
+
+template <int KIND, int WIDTH, int DOWN, int ACROSS, bool BLOCKS, bool GATED>
 static __device__ __forceinline__ void narrow_bring_tile(const narrow_work &work, const narrow_tile &tile,
                                                          narrow_places<WIDTH> &places) {
     typedef narrow_memory<WIDTH> memory;
     typedef narrow_barriers<WIDTH> barriers;
     enum {
         STEPS = narrow_numbers<KIND>::steps,
-        X_PART = SL_NARROW_ROWS / ACROSS, /* rows that this block brings */
-        WEIGHTS_PART = WIDTH / DOWN
+        X_PART = SL_NARROW_ROWS / ACROSS /* rows that this block brings */
     };
     static_assert(DOWN <= 2, "two ranks at most have the same outputs");
     const uint32_t x_ranks = ((1u << ACROSS) - 1) << work.down * ACROSS,
                    weights_ranks = (1u | (DOWN - 1) << ACROSS) << work.across;
-    const int32_t x_first = work.across * X_PART, weights_first = work.down * WEIGHTS_PART;
+    const int32_t x_first = work.across * X_PART;
     const int32_t steps = work.plan.product.columns / NARROW_STEP;
 #pragma unroll 1
     for (int32_t step = 0; step < steps; step++) {
         if (step % (STEPS * NARROW_SCALED) == 0) {
-            narrow_bring_scales<KIND, WIDTH, BLOCKS>(work, tile, step / STEPS, places);
+            narrow_bring_scales<WIDTH, BLOCKS, GATED>(work, tile, step / STEPS, places);
         }
         const uint32_t to = work.base + places.stage.at * memory::stage_bytes;
         const uint32_t full = barriers::full(work.base, places.stage.at);
@@ -215,9 +246,8 @@ static __device__ __forceinline__ void narrow_bring_tile(const narrow_work &work
         sl_barrier_expect(full, memory::stage_bytes);
         narrow_bring<ACROSS>(to + (uint32_t)x_first * NARROW_STEP, &work.plan.x,
                              {step * NARROW_STEP, tile.row + x_first, 0, (uint16_t)x_ranks}, full);
-        narrow_bring<DOWN>(
-            to + memory::x_bytes + (uint32_t)weights_first * NARROW_STEP, &work.plan.weights,
-            {step * NARROW_STEP, tile.output + weights_first, tile.expert, (uint16_t)weights_ranks}, full);
+        narrow_bring_weights<WIDTH, DOWN, GATED>(work, tile, to + memory::x_bytes,
+                                                 {step * NARROW_STEP, 0, 0, (uint16_t)weights_ranks}, full);
         places.stage.next();
     }
 }
@@ -343,6 +373,43 @@ static __device__ __forceinline__ void narrow_store_tile(const narrow_work &work
     }
 }
 
+/* Gates' sums, then as many of values: what is activated of them, in BF16. 32 outputs of eight rows pass
+ * through shared memory at a time, as words of two; four words change places with the row. */
+template <int WIDTH>
+static __device__ __forceinline__ void
+narrow_store_activated(const narrow_work &work, const narrow_tile &tile, const float (&sums)[WIDTH / 2]) {
+    enum { HALF = WIDTH / 4, WORDS = NARROW_BATCH_OUTPUTS / 2 };
+    const sl_narrow_product &product = work.plan.product;
+    const int32_t lane = (int32_t)threadIdx.x % SL_WARP, warp = (int32_t)threadIdx.x / SL_WARP;
+    uint32_t *const buffer =
+        (uint32_t *)(work.memory + narrow_memory<WIDTH>::results + warp * NARROW_BATCH_BYTES);
+    const int32_t own = lane / 4,
+                  four = lane % 4; /* a lane writes words of row `own`, and stores four of it */
+    const auto activate = [&product, &sums](int i) {
+        return sl_activate(product.activation, sums[i]) * sums[i + HALF];
+    };
+#pragma unroll
+    for (int batch = 0; batch < WIDTH / 2 / NARROW_BATCH_OUTPUTS; batch++) {
+        const int32_t output = tile.output + NARROW_BATCH_OUTPUTS * batch + 8 * four;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int at = 16 * batch + 4 * i + 2 * half;
+                buffer[own * WORDS + (i ^ own / 2) * 4 + four] = sl_bf16_pair(activate(at), activate(at + 1));
+            }
+            __syncwarp();
+            const uint4 words = *(const uint4 *)(buffer + own * WORDS + (four ^ own / 2) * 4);
+            const int32_t row = tile.row + 16 * warp + 8 * half + own;
+            if (row < tile.end && output < product.outputs) {
+                *(uint4 *)((unsigned char *)product.activated + (uint64_t)row * product.activated_row_bytes +
+                           2 * (uint64_t)output) = words;
+            }
+        }
+    }
+}
+
 /* ---- the consumers ---- */
 
 /* One stage's products. */
@@ -358,27 +425,39 @@ static __device__ __forceinline__ void narrow_multiply(uint32_t x, uint32_t weig
 }
 
 /* A lane's of a group: x's of its two rows, and where those of the weights begin: of its outputs, or BLOCKS:
- * of the tile. Of E4M3 an output has NARROW_SCALED neighbours. */
+ * of the tile. Of E4M3 an output has NARROW_SCALED neighbours. shift: outputs in front of the tile that are
+ * of its first 64. */
 typedef struct narrow_scales {
     float x[2];
     const float *weights;
+    int32_t shift;
 } narrow_scales;
 
-/* sums += what the tensor cores added of a group, times the scales. BLOCKS: 64 outputs have one, as tiles
- * begin at multiples of 64 and blocks have 128. */
-template <int KIND, int WIDTH, bool BLOCKS, typename SUM>
+/* Of outputs [8 i, 8 i + 8) of a tile, of which 64 have one, as tiles begin at multiples of 32 and blocks
+ * have 128. */
+template <int WIDTH, bool GATED>
+static __device__ __forceinline__ float narrow_block_scale(const narrow_scales &scales, int i) {
+    enum { OUTPUTS = GATED ? WIDTH / 2 : WIDTH, ROWS = narrow_scaled<OUTPUTS, true>::rows };
+    const int first = i % (OUTPUTS / 8) * 8, row = i / (OUTPUTS / 8) * ROWS + first / 64;
+    /* With a shift, which is 32, the upper half of 64 outputs is of the next. */
+    const bool next = GATED && OUTPUTS % 64 != 0 && first % 64 >= 32 && scales.shift > 0;
+    return scales.weights[(row + (next ? 1 : 0)) * NARROW_SCALED];
+}
+
+/* sums += what the tensor cores added of a group, times the scales. */
+template <int KIND, int WIDTH, bool BLOCKS, bool GATED, typename SUM>
 static __device__ __forceinline__ void narrow_promote(const narrow_scales &scales, const SUM (&d)[WIDTH / 2],
                                                       float (&sums)[WIDTH / 2]) {
 #pragma unroll
     for (int i = 0; i < WIDTH / 8; i++) {
         float2 scale;
         if constexpr (BLOCKS) {
-            scale.x = scale.y = scales.weights[i / 8 * NARROW_SCALED];
+            scale.x = scale.y = narrow_block_scale<WIDTH, GATED>(scales, i);
         } else if constexpr (KIND == SL_NARROW_E4M3) { /* as many words in each bank as of a pair */
             scale.x = scales.weights[8 * NARROW_SCALED * i];
             scale.y = scales.weights[8 * NARROW_SCALED * i + NARROW_SCALED];
         } else {
-            scale = *(const float2 *)(scales.weights + 8 * i);
+            scale = *(const float2 *)(scales.weights + 8 * NARROW_SCALED * i);
         }
         sums[4 * i] = fmaf(scales.x[0] * scale.x, (float)d[4 * i], sums[4 * i]);
         sums[4 * i + 1] = fmaf(scales.x[0] * scale.y, (float)d[4 * i + 1], sums[4 * i + 1]);
@@ -421,7 +500,7 @@ narrow_multiply_group(const narrow_work &work, int32_t mine, narrow_places<WIDTH
     sl_barrier_arrive_there_if(empty[STEPS - 1], lane % CLUSTER, arrives);
 }
 
-template <int KIND, int WIDTH, int DOWN, int ACROSS, bool BLOCKS>
+template <int KIND, int WIDTH, int DOWN, int ACROSS, bool BLOCKS, bool GATED>
 static __device__ __forceinline__ void narrow_consume_tile(const narrow_work &work, const narrow_tile &tile,
                                                            narrow_places<WIDTH> &places) {
     typedef narrow_memory<WIDTH> memory;
@@ -440,19 +519,23 @@ static __device__ __forceinline__ void narrow_consume_tile(const narrow_work &wo
             (const float *)(work.memory + memory::slots + places.slot.at * memory::slot_bytes);
         const float *x_scales = slot + (16 * warp + lane / 4) * NARROW_SCALED + at;
         const int32_t first = BLOCKS ? 0 : lane % 4 * 2; /* output */
-        const narrow_scales scales = {
-            {x_scales[0], x_scales[8 * NARROW_SCALED]},
-            slot + memory::x_scales_bytes / 4 +
-                (KIND == SL_NARROW_S8 ? at * WIDTH + first : first * NARROW_SCALED + at)};
+        const narrow_scales scales = {{x_scales[0], x_scales[8 * NARROW_SCALED]},
+                                      slot + memory::x_scales_bytes / 4 +
+                                          sl_narrow_scale_at((sl_narrow_kind)KIND, first, at, NARROW_SCALED),
+                                      tile.output % 64};
         narrow_multiply_group<KIND, WIDTH, DOWN, ACROSS>(work, warp / 4, places, d);
-        narrow_promote<KIND, WIDTH, BLOCKS>(scales, d, sums);
+        narrow_promote<KIND, WIDTH, BLOCKS, GATED>(scales, d, sums);
         if (at == NARROW_SCALED - 1 || group == groups - 1) {
             __syncwarp();
             sl_barrier_arrive_if(barriers::slot_empty(work.base, places.slot.at), lane < SL_ARRIVING_LANES);
             places.slot.next();
         }
     }
-    narrow_store_tile<WIDTH>(work, tile, sums);
+    if constexpr (GATED) {
+        narrow_store_activated<WIDTH>(work, tile, sums);
+    } else {
+        narrow_store_tile<WIDTH>(work, tile, sums);
+    }
 }
 
 template <int WIDTH, int CLUSTER> static __device__ __forceinline__ void narrow_init_barriers(uint32_t base) {
@@ -471,21 +554,21 @@ template <int WIDTH, int CLUSTER> static __device__ __forceinline__ void narrow_
 
 #endif
 
-template <int KIND, int WIDTH, int DOWN, int ACROSS, bool BLOCKS>
+template <int KIND, int WIDTH, int DOWN, int ACROSS, bool BLOCKS, bool GATED>
 static __global__ void __launch_bounds__(SL_NARROW_THREADS, 1)
     narrow_kernel(const __grid_constant__ sl_narrow_plan plan) {
     sl_wait_for_inputs();
 #if SL_HAS_WGMMA
     extern __shared__ __align__(128) unsigned char start[];
     const uint32_t window = sl_shared_address(start), base = (window + 1023) / 1024 * 1024;
-    enum { CLUSTER = DOWN * ACROSS, HEIGHT = SL_NARROW_ROWS * DOWN };
+    enum { CLUSTER = DOWN * ACROSS, HEIGHT = SL_NARROW_ROWS * DOWN, OUTPUTS = GATED ? WIDTH / 2 : WIDTH };
     unsigned char *const memory = start + (base - window);
     narrow_schedule *schedule = (narrow_schedule *)(memory + narrow_memory<WIDTH>::schedule);
     const int32_t rows = plan.product.experts ? 0 : *plan.product.true_rows;
     const int32_t high = plan.product.experts ? sl_plan_expert_tiles<HEIGHT>(plan.product.offsets,
                                                                              plan.product.experts, schedule)
                                               : (rows + HEIGHT - 1) / HEIGHT;
-    const int32_t wide = (plan.product.outputs + WIDTH * ACROSS - 1) / (WIDTH * ACROSS);
+    const int32_t wide = (plan.product.outputs + OUTPUTS * ACROSS - 1) / (OUTPUTS * ACROSS);
     const int32_t rank = (int32_t)blockIdx.x % CLUSTER;
     const narrow_work work = {plan,
                               *schedule,
@@ -510,14 +593,14 @@ static __global__ void __launch_bounds__(SL_NARROW_THREADS, 1)
         sl_give_registers<40>();
         for (int32_t i = work.first; i < work.tiles && threadIdx.x == NARROW_CONSUMERS * NARROW_GROUP;
              i += work.step) {
-            narrow_bring_tile<KIND, WIDTH, DOWN, ACROSS, BLOCKS>(
-                work, narrow_find<WIDTH, DOWN, ACROSS>(work, i), places);
+            narrow_bring_tile<KIND, WIDTH, DOWN, ACROSS, BLOCKS, GATED>(
+                work, narrow_find<OUTPUTS, DOWN, ACROSS>(work, i), places);
         }
     } else {
         sl_take_registers<232>();
         for (int32_t i = work.first; i < work.tiles; i += work.step) {
-            narrow_consume_tile<KIND, WIDTH, DOWN, ACROSS, BLOCKS>(
-                work, narrow_find<WIDTH, DOWN, ACROSS>(work, i), places);
+            narrow_consume_tile<KIND, WIDTH, DOWN, ACROSS, BLOCKS, GATED>(
+                work, narrow_find<OUTPUTS, DOWN, ACROSS>(work, i), places);
         }
     }
     /* Until the last copy to this block and the last arrival at its barriers. */
@@ -526,21 +609,22 @@ static __global__ void __launch_bounds__(SL_NARROW_THREADS, 1)
 #endif
 }
 
-template <int KIND, int WIDTH, int DOWN, int ACROSS, bool BLOCKS> static cudaError_t narrow_allow(int bytes) {
-    return sl_allow_shared(narrow_kernel<KIND, WIDTH, DOWN, ACROSS, BLOCKS>, bytes);
+template <int KIND, int WIDTH, int DOWN, int ACROSS, bool BLOCKS, bool GATED>
+static cudaError_t narrow_allow(int bytes) {
+    return sl_allow_shared(narrow_kernel<KIND, WIDTH, DOWN, ACROSS, BLOCKS, GATED>, bytes);
 }
 
-template <int KIND, int WIDTH, int DOWN, int ACROSS, bool BLOCKS>
+template <int KIND, int WIDTH, int DOWN, int ACROSS, bool BLOCKS, bool GATED>
 static cudaError_t narrow_launch(const sl_cuda_context *context, const sl_narrow_plan *plan,
                                  const sl_launch_shape *shape, cudaStream_t stream) {
-    return sl_launch(context, stream, *shape, narrow_kernel<KIND, WIDTH, DOWN, ACROSS, BLOCKS>, *plan);
+    return sl_launch(context, stream, *shape, narrow_kernel<KIND, WIDTH, DOWN, ACROSS, BLOCKS, GATED>, *plan);
 }
 
-#define NARROW_SHAPE(KIND, WIDTH, DOWN, ACROSS, BLOCKS, TIME)                                                \
+#define NARROW_SHAPE(KIND, WIDTH, DOWN, ACROSS, BLOCKS, GATED, TIME)                                         \
     {                                                                                                        \
         WIDTH, DOWN, ACROSS, TIME, narrow_memory<WIDTH>::bytes,                                              \
-            narrow_allow<KIND, WIDTH, DOWN, ACROSS, BLOCKS>,                                                 \
-            narrow_launch<KIND, WIDTH, DOWN, ACROSS, BLOCKS>                                                 \
+            narrow_allow<KIND, WIDTH, DOWN, ACROSS, BLOCKS, GATED>,                                          \
+            narrow_launch<KIND, WIDTH, DOWN, ACROSS, BLOCKS, GATED>                                          \
     }
 
 #endif

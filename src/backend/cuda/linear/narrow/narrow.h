@@ -23,16 +23,29 @@ typedef enum sl_narrow_kind { SL_NARROW_E4M3, SL_NARROW_S8, SL_NARROW_KINDS } sl
 
 enum { SL_NARROW_E4M3_GROUP = 128, SL_NARROW_S8_GROUP = 256 }; /* columns with one scale */
 enum { SL_NARROW_BLOCK = 128 };                                /* outputs that may have the same scales */
-enum { SL_NARROW_SHAPES = 4 };                                 /* of tiles: narrow_shapes.cuh */
+enum { SL_NARROW_SHAPES = 4, SL_NARROW_GATED_SHAPES = 2 };     /* of tiles: narrow_shapes.cuh */
 
 static inline int32_t sl_narrow_group(sl_narrow_kind kind) {
     return kind == SL_NARROW_S8 ? SL_NARROW_S8_GROUP : SL_NARROW_E4M3_GROUP;
 }
 
-/* Scales of int8 weights lie group by group, an output beside the other: floats from one group to the next.
- * Those of E4M3 lie output by output: floats of an output, where nothing else is between. Whole 16 bytes. */
-static inline int32_t sl_narrow_scales(sl_narrow_kind kind, int32_t outputs, int32_t columns) {
-    return ((kind == SL_NARROW_S8 ? outputs : columns / SL_NARROW_E4M3_GROUP) + 3) / 4 * 4;
+/* Scales of weights lie output by output: floats of one, whole 16 bytes, where nothing else is between. */
+static inline int32_t sl_narrow_scales(sl_narrow_kind kind, int32_t columns) {
+    return (columns / sl_narrow_group(kind) + 3) / 4 * 4;
+}
+
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    /* Floats from the first scale to that of an output and a group; row: floats from one output to the next.
+     * Of int8 two outputs share their rows, so that a lane reads both at once: of four groups the even
+     * output's row has the first two of both, group by group, and the odd output's the others. */
+    static inline uint64_t
+    sl_narrow_scale_at(sl_narrow_kind kind, int32_t output, int32_t group, uint64_t row) {
+    const uint64_t of_four = (uint64_t)(group % 4), fours = (uint64_t)(group - group % 4);
+    return kind == SL_NARROW_S8 ? ((uint64_t)output / 2 * 2 + of_four / 2) * row + fours + of_four % 2 * 2 +
+                                      (uint64_t)output % 2
+                                : (uint64_t)output * row + (uint64_t)group;
 }
 
 enum { SL_NARROW_EXPERTS = 512 }; /* most */
@@ -51,12 +64,20 @@ typedef struct sl_narrow_product {
     uint64_t x_row_bytes, x_scales;
     const unsigned char *weights; /* codes [outputs][columns], rows weight_row_bytes apart, aligned to 16 */
     uint64_t weight_row_bytes;
-    /* Aligned to 16. int8: [columns / group][sl_narrow_scales]; what is behind the last output counts for
-     * nothing. E4M3: [outputs][columns / group], rows scale_row_bytes apart, a multiple of 16. */
+    /* [outputs][columns / group] as sl_narrow_scale_at says, rows scale_row_bytes apart, aligned to 16. int8:
+     * of an even number of outputs; what is behind the last one counts for nothing. */
     const float *weight_scales;
     uint64_t scale_row_bytes;
     /* E4M3: outputs 128 i .. 128 i + 127 have the same scale in each group. Faster, with the same bits. */
     bool has_blocks;
+    /* Gates are `weights` then, and these as many values, with scales, rows and has_blocks alike: of both the
+     * activation is stored, [rows][outputs] in BF16, outputs a multiple of 8. No experts, bias and residual,
+     * and y is not written. NULL: without. */
+    const unsigned char *values;
+    const float *value_scales;
+    uint16_t *activated; /* rows activated_row_bytes apart, multiples of 16 */
+    uint64_t activated_row_bytes;
+    int32_t activation;
     float *y; /* [rows][outputs], rows y_row_bytes apart */
     uint64_t y_row_bytes;
     const float *bias;     /* [outputs], or NULL */
@@ -72,7 +93,7 @@ typedef struct sl_narrow_product {
 typedef struct sl_narrow_plan {
     sl_narrow_product product;
     int32_t shape; /* of the tile; no bit depends on it */
-    CUtensorMap x, x_scales, weights, weight_scales;
+    CUtensorMap x, x_scales, weights, weight_scales, values, value_scales;
 } sl_narrow_plan;
 
 /* Where the device finds how many rows a value without experts has. */
@@ -87,7 +108,7 @@ cudaError_t sl_narrow_allow(const sl_cuda_facts *facts);
 int sl_narrow_prepare(const sl_narrow_product *product, int32_t processors, sl_narrow_plan *plan,
                       sl_error *error);
 
-/* The same with a shape of one's own, 0 .. SL_NARROW_SHAPES - 1. */
+/* The same with a shape of one's own, 0 .. SL_NARROW_SHAPES - 1; with values SL_NARROW_GATED_SHAPES. */
 int sl_narrow_prepare_shape(const sl_narrow_product *product, int32_t shape, sl_narrow_plan *plan,
                             sl_error *error);
 

@@ -26,5 +26,9 @@ typedef struct sl_narrow_shape {
 extern const sl_narrow_shape sl_narrow_e4m3_shapes[SL_NARROW_SHAPES];
 extern const sl_narrow_shape sl_narrow_e4m3_blocks_shapes[SL_NARROW_SHAPES];
 extern const sl_narrow_shape sl_narrow_s8_shapes[SL_NARROW_SHAPES];
+/* Of gates and values: half of a tile's outputs each. */
+extern const sl_narrow_shape sl_narrow_e4m3_gated_shapes[SL_NARROW_GATED_SHAPES];
+extern const sl_narrow_shape sl_narrow_e4m3_blocks_gated_shapes[SL_NARROW_GATED_SHAPES];
+extern const sl_narrow_shape sl_narrow_s8_gated_shapes[SL_NARROW_GATED_SHAPES];
 
 #endif

@@ -11,7 +11,6 @@ enum { WEIGHT_THREADS = 256, WEIGHT_COLUMNS = 32, WEIGHT_QUADS = WEIGHT_COLUMNS 
 typedef struct weight_args {
     sl_narrow_weights work;
     uint32_t first_block[SL_LINEAR_SEGMENTS]; /* of each job */
-    uint32_t scales;                          /* sl_narrow_scales */
 } weight_args;
 
 /* A block's part. */
@@ -73,9 +72,10 @@ static __device__ __forceinline__ void make_codes(const unsigned char *chunk, ui
     }
 }
 
-/* 32 bytes a thread; neighbours share what they write, so that a store fills whole sectors. By whole warps;
- * an even thread's neighbour has something to store if it has. */
-static __device__ __forceinline__ void store_codes(unsigned char *codes, uint32_t index, bool active,
+/* 32 bytes a thread, the index-th of a row; neighbours, which have the same row, share what they write, so
+ * that a store fills whole sectors. By whole warps; an even thread's neighbour has something to store if it
+ * has. */
+static __device__ __forceinline__ void store_codes(unsigned char *row, uint32_t index, bool active,
                                                    const weight_codes &made) {
     const bool odd = threadIdx.x % 2;
     uint32_t got[WEIGHT_QUADS / 2], first[WEIGHT_QUADS / 2], second[WEIGHT_QUADS / 2];
@@ -86,7 +86,7 @@ static __device__ __forceinline__ void store_codes(unsigned char *codes, uint32_
         second[i] = odd ? made.words[i + WEIGHT_QUADS / 2] : got[i];
     }
     if (active) {
-        uint4 *to = (uint4 *)(void *)codes + 2 * (uint64_t)(index - odd) + odd;
+        uint4 *to = (uint4 *)(void *)row + 2 * (uint64_t)(index - odd) + odd;
         to[0] = make_uint4(first[0], first[1], first[2], first[3]);
         to[2] = make_uint4(second[0], second[1], second[2], second[3]);
     }
@@ -115,11 +115,12 @@ static __global__ void __launch_bounds__(WEIGHT_THREADS)
     const uint32_t index = active ? threadIdx.x : 0;
     make_codes<TYPE, KIND>(from, index, &made);
     sl_wait_for_inputs(); /* the product before reads the scratch */
-    store_codes(work.codes + (uint64_t)job.first * (uint64_t)work.columns, first + threadIdx.x, active, made);
     const uint32_t row = (first + threadIdx.x) / in_row, column = (first + threadIdx.x) % in_row;
+    const uint32_t output = (uint32_t)job.first + row;
+    store_codes(work.codes + output * work.code_row_bytes, column, active, made);
     if (active && column % (GROUP / WEIGHT_COLUMNS) == 0) {
-        const uint64_t output = (uint64_t)job.first + row, group = column / (GROUP / WEIGHT_COLUMNS);
-        work.scales[KIND == SL_NARROW_S8 ? group * args.scales + output : output * args.scales + group] =
+        const int32_t group = (int32_t)(column / (GROUP / WEIGHT_COLUMNS));
+        work.scales[sl_narrow_scale_at((sl_narrow_kind)KIND, (int32_t)output, group, work.scale_row)] =
             made.scale;
     }
 }
@@ -127,8 +128,7 @@ static __global__ void __launch_bounds__(WEIGHT_THREADS)
 template <int TYPE, int KIND>
 static cudaError_t decode(const sl_cuda_context *context, const sl_narrow_weights *weights,
                           cudaStream_t stream) {
-    weight_args args = {
-        *weights, {}, (uint32_t)sl_narrow_scales(weights->kind, weights->outputs, weights->columns)};
+    weight_args args = {*weights, {}};
     uint32_t blocks = 0;
     for (int32_t j = 0; j < weights->count; j++) {
         const uint32_t threads =

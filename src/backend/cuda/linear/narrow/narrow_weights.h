@@ -23,8 +23,10 @@ typedef struct sl_narrow_weights {
     sl_qtype type;
     sl_narrow_kind kind;
     int32_t outputs, columns; /* of all jobs' rows; columns: a multiple of the kind's group */
-    unsigned char *codes;     /* [outputs][columns], aligned to 16 */
-    float *scales;            /* as sl_narrow_scales has them */
+    unsigned char *codes;     /* [outputs][columns], rows code_row_bytes apart; both multiples of 16 */
+    uint64_t code_row_bytes;
+    float *scales; /* [outputs][columns / group] as sl_narrow_scale_at says, scale_row floats apart */
+    uint64_t scale_row;
 } sl_narrow_weights;
 
 /* cudaErrorInvalidValue: of a type that narrow_tile.c has no row for. */

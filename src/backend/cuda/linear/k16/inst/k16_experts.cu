@@ -68,7 +68,7 @@ static const char *declines(const sl_fusion *fusion, const sl_fusion_query *quer
     products.ops++;
     products.kernels++;
     products.unread++;
-    reason = sl_cuda_gated_reason(&products);
+    reason = sl_cuda_gated_reason(&products, SL_VALUE_BF16);
     if (reason) {
         return reason;
     }
