@@ -80,10 +80,10 @@ static __host__ __device__ __forceinline__ bool skinny_meets(const skinny_args &
 
 typedef sl_expert_tiles<SKINNY_EXPERTS> skinny_schedule; /* row tiles */
 
-/* Whether the next chunk is begun while products of one run. With more rows, and Q8_0, there are few chunks
- * in the ring, and a chunk would wait for the next one. */
+/* Whether the next chunk is begun while products of one run. With more rows, and many bytes, there are few
+ * chunks in the ring, and a chunk would wait for the next one. */
 template <int TYPE, int ROWS> struct skinny_looks {
-    enum { AHEAD = skinny_shape<ROWS>::ahead && TYPE != SL_QTYPE_Q8_0 };
+    enum { AHEAD = skinny_shape<ROWS>::ahead && !skinny_kind<TYPE>::IS_BYTES };
 };
 
 /* Places in shared memory, from an address that is a multiple of 1024 on. */

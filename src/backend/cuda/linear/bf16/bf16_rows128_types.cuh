@@ -49,7 +49,8 @@ template <> struct skinny_layout<SL_QTYPE_FP8_128> : skinny_quants<256, 272, 32>
 template <int TYPE> struct skinny_kind {
     enum {
         IS_FLOAT = TYPE == SL_QTYPE_F16 || TYPE == SL_QTYPE_BF16,
-        IS_APART = TYPE == SL_QTYPE_FP8_128 /* scales lie behind a row's codes: skinny_scale_of_half */
+        IS_APART = TYPE == SL_QTYPE_FP8_128, /* scales lie behind a row's codes: skinny_scale_of_half */
+        IS_BYTES = TYPE == SL_QTYPE_Q8_0 || IS_APART /* chunks of many bytes are what it waits for */
     };
 };
 
@@ -415,7 +416,7 @@ template <> struct skinny_decoder<SL_QTYPE_Q6_K> {
 };
 
 /* Codes in the lower bytes of halves to signs, exponents and first bits of BF16 numbers: E2M1 of the lower or
- * upper four bits, and E4M3. */
+ * upper four bits; and E4M3 in the upper bytes, the lower being 0. */
 static __device__ __forceinline__ uint32_t skinny_low_e2m1(uint32_t pair) {
     return (pair << 6 & 0x01c001c0u) | (pair << 12 & 0x80008000u);
 }
@@ -425,7 +426,7 @@ static __device__ __forceinline__ uint32_t skinny_high_e2m1(uint32_t pair) {
 }
 
 static __device__ __forceinline__ uint32_t skinny_e4m3(uint32_t pair) {
-    return (pair << 4 & 0x07f007f0u) | (pair << 8 & 0x80008000u);
+    return (pair >> 4 & 0x07f007f0u) | (pair & 0x80008000u);
 }
 
 /* E2M1 in blocks of which element i is nibble i / 8 % 2 of byte i % 8 of its group of 16. */
@@ -523,7 +524,7 @@ template <> struct skinny_decoder<SL_QTYPE_FP8_128> {
         for (int row = 0; row < 2; row++) {
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                const uint32_t pair = __byte_perm(words[row][i / 2][i % 2], 0, 0x4140);
+                const uint32_t pair = __byte_perm(words[row][i / 2][i % 2], 0, 0x1404);
                 a[i / 2][i % 2 * 2 + row] = skinny_product(skinny_e4m3(pair), scales[row].x);
             }
         }
