@@ -132,6 +132,9 @@ template <int TYPE, int ROWS> static cudaError_t skinny_make_maps(const sl_cuda_
                               {SKINNY_STEP, ROWS},
                               true};
     cudaError_t code = args->list ? cudaSuccess : sl_cuda_tensor_map(&x, &args->x_map);
+    if (skinny_kind<TYPE>::IS_APART) {
+        return code ? code : skinny_code_maps(args->weights, args->maps);
+    }
     return code ? code
                 : skinny_weight_maps(args->weights, skinny_layout<TYPE>::stride / 2, SKINNY_BOX, args->maps);
 }

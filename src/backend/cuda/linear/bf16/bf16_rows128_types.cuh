@@ -43,8 +43,9 @@ template <> struct skinny_layout<SL_QTYPE_Q6_K> : skinny_quants<SL_Q6_K_BYTES, 2
 template <> struct skinny_layout<SL_QTYPE_MXFP4> : skinny_quants<8 * SL_MXFP4_BYTES, 144, 32> {};
 template <> struct skinny_layout<SL_QTYPE_NVFP4> : skinny_quants<4 * SL_NVFP4_BYTES, 144, 64> {};
 template <> struct skinny_layout<SL_QTYPE_NVFP4_128> : skinny_quants<2 * SL_NVFP4_128_BYTES, 176, 64> {};
-/* codes alone: see skinny_kind */
-template <> struct skinny_layout<SL_QTYPE_FP8_128> : skinny_quants<256, 272, 32> {};
+/* Codes alone: see skinny_kind. The part's rows of 128 columns, then those of the next 128, "128-byte
+ * swizzle" */
+template <> struct skinny_layout<SL_QTYPE_FP8_128> : skinny_quants<256, 256, 32> {};
 
 template <int TYPE> struct skinny_kind {
     enum {
@@ -504,18 +505,42 @@ template <> struct skinny_decoder<SL_QTYPE_MXFP4> {
 };
 
 template <> struct skinny_decoder<SL_QTYPE_FP8_128> {
-    uint32_t words[2][4][2]; /* [row][16 columns][which eight] */
+    enum { COLUMNS = 128, PART = 64 * COLUMNS }; /* of a box; bytes from a row's first box to its second */
+    uint32_t words[2][4][2];                     /* [row][16 columns][which eight] */
     uint2 scales[2];
 
+    /* Rows that lie as in skinny_layout: their pieces of 16 bytes change places with the row. */
     __device__ __forceinline__ void load(const skinny_view &view, int step) {
+        const uint32_t turned = view.row[0] >> 3 & 0x70u; /* the same of both */
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const uint32_t at = ((uint32_t)(step % 2 * 64 + 16 * k) ^ turned) + view.pair;
+            load_pairs(view, k, (uint32_t)(step / 2 * PART) + at);
+        }
+        load_scales(view, step);
+    }
+
+    /* Rows whose columns lie one after the other. */
+    __device__ __forceinline__ void load_in_order(const skinny_view &view, int step) {
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            load_pairs(view, k, (uint32_t)(step * 64 + 16 * k) + view.pair);
+        }
+        load_scales(view, step);
+    }
+
+    __device__ __forceinline__ void load_pairs(const skinny_view &view, int k, uint32_t at) {
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            words[row][k][0] = skinny_short(view.row[row] + at);
+            words[row][k][1] = skinny_short(view.row[row] + at + 8);
+        }
+    }
+
+    __device__ __forceinline__ void load_scales(const skinny_view &view, int step) {
 #pragma unroll
         for (int row = 0; row < 2; row++) {
             scales[row] = skinny_two(view.scales + (uint32_t)(128 * row + step / 2 * 256 + step % 2 * 8));
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                words[row][i / 2][i % 2] =
-                    skinny_short(view.row[row] + view.pair + (uint32_t)(step * 64 + 8 * i));
-            }
         }
     }
 
