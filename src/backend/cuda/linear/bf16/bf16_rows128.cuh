@@ -227,4 +227,23 @@ static inline cudaError_t skinny_weight_maps(const sl_cuda_weight weights[SL_LIN
     return code;
 }
 
+/* Of FP8_128's codes: boxes of SKINNY_BOX rows and SKINNY_CODES columns, swizzled. */
+static inline cudaError_t skinny_code_maps(const sl_cuda_weight weights[SL_LINEAR_SEGMENTS],
+                                           CUtensorMap maps[SL_LINEAR_SEGMENTS]) {
+    cudaError_t code = cudaSuccess;
+    for (int32_t s = 0; s < SL_LINEAR_SEGMENTS && !code; s++) {
+        const sl_cuda_weight &weight = weights[s];
+        const uint64_t rows = (uint64_t)weight.rows;
+        const sl_cuda_tensor map = {
+            weight.data,
+            1,
+            {sl_fp8_scales_at(weight.row_bytes), rows, (uint64_t)weight.experts},
+            {weight.row_bytes, weight.experts > 1 ? weight.expert_bytes : weight.row_bytes * rows},
+            {SKINNY_CODES, SKINNY_BOX},
+            true};
+        code = weight.data ? sl_cuda_tensor_map(&map, &maps[s]) : cudaSuccess;
+    }
+    return code;
+}
+
 #endif

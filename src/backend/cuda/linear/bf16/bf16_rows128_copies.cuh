@@ -18,6 +18,7 @@ enum {
     SKINNY_GROUP = 128,   /* threads */
     SKINNY_ROWS = 128,    /* of x in a launch, at most */
     SKINNY_BOX = 32,      /* rows of weights that are copied at once */
+    SKINNY_CODES = 128,   /* and columns, of codes apart from scales */
     SKINNY_X_COPIERS = 3, /* warps, for experts */
     SKINNY_CHUNKS = 12,   /* most in the ring of weights */
     SKINNY_EXPERTS = 512,
@@ -80,10 +81,10 @@ static __host__ __device__ __forceinline__ bool skinny_meets(const skinny_args &
 
 typedef sl_expert_tiles<SKINNY_EXPERTS> skinny_schedule; /* row tiles */
 
-/* Whether the next chunk is begun while products of one run. With more rows, and Q8_0, there are few chunks
- * in the ring, and a chunk would wait for the next one. */
+/* Whether the next chunk is begun while products of one run. With more rows, and many bytes, there are few
+ * chunks in the ring, and a chunk would wait for the next one. */
 template <int TYPE, int ROWS> struct skinny_looks {
-    enum { AHEAD = skinny_shape<ROWS>::ahead && TYPE != SL_QTYPE_Q8_0 };
+    enum { AHEAD = skinny_shape<ROWS>::ahead && !skinny_kind<TYPE>::IS_BYTES };
 };
 
 /* Places in shared memory, from an address that is a multiple of 1024 on. */
@@ -250,6 +251,30 @@ typedef struct skinny_copies {
     uint32_t issued;
 } skinny_copies;
 
+/* The boxes of a part's chunk, whose first byte is `column` in memory: rows of weights, or gates and values.
+ */
+template <int TYPE>
+static __device__ __forceinline__ void skinny_bring_part(const skinny_args &args, const skinny_part &part,
+                                                         int32_t column, int32_t expert, uint32_t to,
+                                                         uint32_t full) {
+    const CUtensorMap *map = &args.maps[part.segment];
+    const bool gated = args.gated.data != NULL;
+    const CUtensorMap *second = gated ? &args.maps[1] : map;
+    const int32_t output = part.output + (gated ? 0 : SKINNY_BOX);
+    if constexpr (skinny_kind<TYPE>::IS_APART) {
+#pragma unroll
+        for (int i = 0; i < (int)skinny_layout<TYPE>::columns / SKINNY_CODES; i++) {
+            const uint32_t box = SKINNY_BOX * SKINNY_CODES, there = to + 2 * (uint32_t)i * box;
+            sl_box_copy_once(there, map, column + i * SKINNY_CODES, part.output, expert, full);
+            sl_box_copy_once(there + box, second, column + i * SKINNY_CODES, output, expert, full);
+        }
+    } else { /* boxes begin at multiples of 16 bytes, and are of halves */
+        const uint32_t box = SKINNY_BOX * skinny_layout<TYPE>::stride;
+        sl_box_copy_once(to, map, column / 16 * 8, part.output, expert, full);
+        sl_box_copy_once(to + box, second, column / 16 * 8, output, expert, full);
+    }
+}
+
 /* The next chunk, if there is one. */
 template <int TYPE, int ROWS>
 static __device__ __forceinline__ bool skinny_bring_chunk(const skinny_work &work, skinny_copies *copies) {
@@ -262,18 +287,12 @@ static __device__ __forceinline__ bool skinny_bring_chunk(const skinny_work &wor
     const uint32_t full = skinny_barriers<TYPE, ROWS>::full(work.base, copies->place.at);
     const uint32_t box = SKINNY_BOX * layout::stride;
     const int32_t parts = min(args.parts, args.first_part[SL_LINEAR_SEGMENTS] - tile.part);
-    const int32_t chunk = skinny_chunk_at(work, copies->chunk);
-    const int32_t column = chunk * layout::bytes / 16 * 8; /* boxes begin at multiples of 16 bytes */
+    const int32_t column = skinny_chunk_at(work, copies->chunk) * layout::bytes;
     uint32_t to = work.base + work.weights + copies->place.at * (uint32_t)args.parts * (2 * box);
     sl_barrier_expect(full, (uint32_t)parts * 2 * box);
 #pragma unroll 1
     for (int32_t i = 0; i < parts; i++) {
-        const skinny_part part = skinny_part_of(args, tile.part + i);
-        const CUtensorMap *map = &args.maps[part.segment];
-        const bool gated = args.gated.data != NULL;
-        sl_box_copy_once(to, map, column, part.output, tile.expert, full);
-        sl_box_copy_once(to + box, gated ? &args.maps[1] : map, column,
-                         part.output + (gated ? 0 : SKINNY_BOX), tile.expert, full);
+        skinny_bring_part<TYPE>(args, skinny_part_of(args, tile.part + i), column, tile.expert, to, full);
         to += 2 * box;
     }
     skinny_skip(&copies->place, 1, (uint32_t)args.chunks);

@@ -18,9 +18,13 @@ static inline int32_t skinny_most_splits(int32_t parts) {
 }
 
 /* The time of 256 columns in a block, in twentieths of a microsecond, as a H200 takes at 64 rows. Two groups
- * take turns where there is one part and one tile, but for Q8_0. */
+ * take turns where there is one part and one tile, but for types of many bytes. */
 template <int TYPE> static int32_t skinny_chunk_time(int32_t parts, int32_t subs) {
-    return TYPE == SL_QTYPE_Q8_0 ? 17 + 10 * parts : parts == 3 ? 29 : parts == 2 ? 20 : subs > 1 ? 12 : 18;
+    return skinny_kind<TYPE>::IS_BYTES ? 17 + 10 * parts
+           : parts == 3                ? 29
+           : parts == 2                ? 20
+           : subs > 1                  ? 12
+                                       : 18;
 }
 
 /* The least time of a block where the ranges of a tile meet in a cluster, which adds 7 for every part and
@@ -28,7 +32,7 @@ template <int TYPE> static int32_t skinny_chunk_time(int32_t parts, int32_t subs
  * wanted: ranges, or 0. */
 template <int TYPE>
 static skinny_cut skinny_choose(int32_t all_parts, int32_t ranges, int32_t processors, int32_t wanted) {
-    enum { TURNS = TYPE == SL_QTYPE_Q8_0 ? 1 : SKINNY_SUBS };
+    enum { TURNS = skinny_kind<TYPE>::IS_BYTES ? 1 : (int)SKINNY_SUBS };
     skinny_cut best = {1, 1, 1};
     int64_t least = INT64_MAX;
     for (int32_t splits = 1; splits <= SKINNY_SPLITS && splits <= ranges; splits *= 2) {
@@ -128,6 +132,9 @@ template <int TYPE, int ROWS> static cudaError_t skinny_make_maps(const sl_cuda_
                               {SKINNY_STEP, ROWS},
                               true};
     cudaError_t code = args->list ? cudaSuccess : sl_cuda_tensor_map(&x, &args->x_map);
+    if (skinny_kind<TYPE>::IS_APART) {
+        return code ? code : skinny_code_maps(args->weights, args->maps);
+    }
     return code ? code
                 : skinny_weight_maps(args->weights, skinny_layout<TYPE>::stride / 2, SKINNY_BOX, args->maps);
 }
@@ -154,7 +161,7 @@ static cudaError_t skinny_launch_rows(const sl_cuda_context *context, const sl_c
     }
     const int32_t chunk = args->parts * least, fit = room / chunk;
     args->chunks = fit < SKINNY_CHUNKS ? fit : (int32_t)SKINNY_CHUNKS;
-    const bool eager = TYPE == SL_QTYPE_Q8_0 || ROWS <= 32;
+    const bool eager = skinny_kind<TYPE>::IS_BYTES || ROWS <= 32;
     int32_t early = eager ? SKINNY_EARLY_BYTES / chunk : (int32_t)SKINNY_FIRST;
     early = early < SKINNY_FIRST ? (int32_t)SKINNY_FIRST : early;
     args->early = args->list ? 0 : early < args->chunks ? early : args->chunks;

@@ -44,6 +44,7 @@ static __device__ __forceinline__ skinny_lane skinny_lane_of(const skinny_work &
     me.sub = me.group / work.args.parts;
     me.part = me.group - me.sub * work.args.parts;
     const bool gated = work.args.gated.data != NULL;
+    enum { ROW = skinny_kind<TYPE>::IS_APART ? (int)SKINNY_CODES : (int)layout::stride };
     const uint32_t start = work.base + work.weights + (uint32_t)(me.part * SKINNY_PART * layout::stride);
     me.scale_row = skinny_row(gated, 16 * me.warp + me.lane % 16);
     me.scales = (uint32_t)(memory::scales + (me.group * 4 + me.warp) * 32 * layout::scales);
@@ -51,7 +52,7 @@ static __device__ __forceinline__ skinny_lane skinny_lane_of(const skinny_work &
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int32_t m = 16 * me.warp + me.lane / 4 + 8 * i;
-        me.view.row[i] = start + (uint32_t)(skinny_row(gated, m) * layout::stride);
+        me.view.row[i] = start + (uint32_t)(skinny_row(gated, m) * ROW);
     }
     me.view.pair = (uint32_t)me.lane % 4 * 2;
     me.view.select = me.view.pair * 0x1111 + 0x1100;

@@ -43,13 +43,15 @@ template <> struct skinny_layout<SL_QTYPE_Q6_K> : skinny_quants<SL_Q6_K_BYTES, 2
 template <> struct skinny_layout<SL_QTYPE_MXFP4> : skinny_quants<8 * SL_MXFP4_BYTES, 144, 32> {};
 template <> struct skinny_layout<SL_QTYPE_NVFP4> : skinny_quants<4 * SL_NVFP4_BYTES, 144, 64> {};
 template <> struct skinny_layout<SL_QTYPE_NVFP4_128> : skinny_quants<2 * SL_NVFP4_128_BYTES, 176, 64> {};
-/* codes alone: see skinny_kind */
-template <> struct skinny_layout<SL_QTYPE_FP8_128> : skinny_quants<256, 272, 32> {};
+/* Codes alone: see skinny_kind. The part's rows of 128 columns, then those of the next 128, "128-byte
+ * swizzle" */
+template <> struct skinny_layout<SL_QTYPE_FP8_128> : skinny_quants<256, 256, 32> {};
 
 template <int TYPE> struct skinny_kind {
     enum {
         IS_FLOAT = TYPE == SL_QTYPE_F16 || TYPE == SL_QTYPE_BF16,
-        IS_APART = TYPE == SL_QTYPE_FP8_128 /* scales lie behind a row's codes: skinny_scale_of_half */
+        IS_APART = TYPE == SL_QTYPE_FP8_128, /* scales lie behind a row's codes: skinny_scale_of_half */
+        IS_BYTES = TYPE == SL_QTYPE_Q8_0 || IS_APART /* chunks of many bytes are what it waits for */
     };
 };
 
@@ -415,7 +417,7 @@ template <> struct skinny_decoder<SL_QTYPE_Q6_K> {
 };
 
 /* Codes in the lower bytes of halves to signs, exponents and first bits of BF16 numbers: E2M1 of the lower or
- * upper four bits, and E4M3. */
+ * upper four bits; and E4M3 in the upper bytes, the lower being 0. */
 static __device__ __forceinline__ uint32_t skinny_low_e2m1(uint32_t pair) {
     return (pair << 6 & 0x01c001c0u) | (pair << 12 & 0x80008000u);
 }
@@ -425,7 +427,7 @@ static __device__ __forceinline__ uint32_t skinny_high_e2m1(uint32_t pair) {
 }
 
 static __device__ __forceinline__ uint32_t skinny_e4m3(uint32_t pair) {
-    return (pair << 4 & 0x07f007f0u) | (pair << 8 & 0x80008000u);
+    return (pair >> 4 & 0x07f007f0u) | (pair & 0x80008000u);
 }
 
 /* E2M1 in blocks of which element i is nibble i / 8 % 2 of byte i % 8 of its group of 16. */
@@ -503,18 +505,42 @@ template <> struct skinny_decoder<SL_QTYPE_MXFP4> {
 };
 
 template <> struct skinny_decoder<SL_QTYPE_FP8_128> {
-    uint32_t words[2][4][2]; /* [row][16 columns][which eight] */
+    enum { COLUMNS = 128, PART = 64 * COLUMNS }; /* of a box; bytes from a row's first box to its second */
+    uint32_t words[2][4][2];                     /* [row][16 columns][which eight] */
     uint2 scales[2];
 
+    /* Rows that lie as in skinny_layout: their pieces of 16 bytes change places with the row. */
     __device__ __forceinline__ void load(const skinny_view &view, int step) {
+        const uint32_t turned = view.row[0] >> 3 & 0x70u; /* the same of both */
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const uint32_t at = ((uint32_t)(step % 2 * 64 + 16 * k) ^ turned) + view.pair;
+            load_pairs(view, k, (uint32_t)(step / 2 * PART) + at);
+        }
+        load_scales(view, step);
+    }
+
+    /* Rows whose columns lie one after the other. */
+    __device__ __forceinline__ void load_in_order(const skinny_view &view, int step) {
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            load_pairs(view, k, (uint32_t)(step * 64 + 16 * k) + view.pair);
+        }
+        load_scales(view, step);
+    }
+
+    __device__ __forceinline__ void load_pairs(const skinny_view &view, int k, uint32_t at) {
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            words[row][k][0] = skinny_short(view.row[row] + at);
+            words[row][k][1] = skinny_short(view.row[row] + at + 8);
+        }
+    }
+
+    __device__ __forceinline__ void load_scales(const skinny_view &view, int step) {
 #pragma unroll
         for (int row = 0; row < 2; row++) {
             scales[row] = skinny_two(view.scales + (uint32_t)(128 * row + step / 2 * 256 + step % 2 * 8));
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                words[row][i / 2][i % 2] =
-                    skinny_short(view.row[row] + view.pair + (uint32_t)(step * 64 + 8 * i));
-            }
         }
     }
 
@@ -523,7 +549,7 @@ template <> struct skinny_decoder<SL_QTYPE_FP8_128> {
         for (int row = 0; row < 2; row++) {
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                const uint32_t pair = __byte_perm(words[row][i / 2][i % 2], 0, 0x4140);
+                const uint32_t pair = __byte_perm(words[row][i / 2][i % 2], 0, 0x1404);
                 a[i / 2][i % 2 * 2 + row] = skinny_product(skinny_e4m3(pair), scales[row].x);
             }
         }

@@ -249,7 +249,11 @@ bf16_tile_multiply_pairs(const bf16_tile_work &work, const unsigned char *weight
     view.table = work.base + bf16_tile_memory<TYPE>::table +
                  (sl_codebook<TYPE>::WIDTH == 4 ? view.pair % 4 : view.pair);
     skinny_decoder<TYPE> decoder;
-    decoder.load(view, columns.step);
+    if constexpr (TYPE == SL_QTYPE_FP8_128) {
+        decoder.load_in_order(view, columns.step);
+    } else {
+        decoder.load(view, columns.step);
+    }
     decoder.run(view, columns.step, a);
     if (columns.full) {
         sl_barrier_wait(columns.full, columns.parity);
