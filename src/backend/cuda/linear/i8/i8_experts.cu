@@ -1,4 +1,4 @@
-/* What one row's experts in two launches take (i8_experts.cuh). inst/ has the kernels, of some types a file. */
+/* What one row's experts in two launches take (i8_experts.cuh). Their kernels are in inst/i8_experts_*.cu. */
 #include "backend/cuda/linear/i8/i8_experts.cuh"
 #include "backend/cuda/linear/linear.h"
 

@@ -164,8 +164,14 @@ static __device__ __forceinline__ void gated_finish(const gated_args &args, cons
     }
 }
 
+/* Registers are left for a block of down_kernel, but where chunks of weights are so large that they would
+ * spill. */
+template <int TYPE> struct gated_blocks {
+    enum { COUNT = TYPE == SL_QTYPE_Q8_0 || TYPE == SL_QTYPE_Q4_1 ? 1 : 2 };
+};
+
 template <int TYPE, int EACH>
-static __global__ void __launch_bounds__(GATED_THREADS, TYPE == SL_QTYPE_Q8_0 ? 1 : 2)
+static __global__ void __launch_bounds__(GATED_THREADS, gated_blocks<TYPE>::COUNT)
     gated_kernel(const __grid_constant__ gated_args args) {
     typedef warp_ring<TYPE, 2> ring_type;
     enum { BYTES = ring_type::BYTES, RING = GATED_WARPS * 2 * ring_type::SLOT };
@@ -549,9 +555,6 @@ template <int TYPE> static cudaError_t experts_prepare(int most_bytes) {
 
 /* An EACH of integer_types.h. */
 #define I8_EXPERTS(ID, name)                                                                                 \
-    {                                                                                                        \
-        SL_QTYPE_##ID, gated_launch<SL_QTYPE_##ID>, down_launch<SL_QTYPE_##ID>,                              \
-            experts_prepare<SL_QTYPE_##ID>                                                                   \
-    }
+    { SL_QTYPE_##ID, gated_launch<SL_QTYPE_##ID>, down_launch<SL_QTYPE_##ID>, experts_prepare<SL_QTYPE_##ID> }
 
 #endif
