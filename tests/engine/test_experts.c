@@ -14,7 +14,13 @@
 #define K16_RUNS                                                                                             \
     .deterministic = true,                                                                                   \
     .runs = {{"router+linear-k16-rows4+activate+quantize+linear-k16-rows4+combine/cuda", 2}, ROUTE}
-#define RUNS .runs = {{"router+linear-i8-row1+activate+quantize+linear-i8-row1+combine/cuda", 2}, ROUTE}
+#define ALL_OF_THEM                                                                                          \
+    { "router+linear-i8-row1+activate+quantize+linear-i8-row1+combine/cuda", 2 }
+#define RUNS .runs = {ALL_OF_THEM, ROUTE}
+#define RUNS_BEHIND .runs = {ALL_OF_THEM}
+#define GPT_OSS(columns)                                                                                     \
+    .family = "gpt_oss", .type = "mxfp4", .cache_type = "f16", .layers = 2, .width = columns, .heads = 8,    \
+    .kv_heads = 2, .head_size = 64, .prompt = 1
 
 static const fused_case cases[] = {
     {"q4_k", MODEL("q4_k", 1024), EXPERTS(16, 4, 256), RUNS},
@@ -37,19 +43,28 @@ static const fused_case cases[] = {
     {"tq1_0", MODEL("tq1_0", 1024), EXPERTS(16, 4, 256), RUNS},
     {"tq2_0", MODEL("tq2_0", 768), EXPERTS(16, 4, 256), RUNS},
     {"iq1_s", MODEL("iq1_s", 1024), EXPERTS(16, 4, 256), RUNS},
+    {"nvfp4, rows of three chunks", MODEL("nvfp4", 768), EXPERTS(8, 2, 256), RUNS},
+    {"q4_1", MODEL("q4_1", 1024), EXPERTS(16, 4, 256), RUNS},
+    {"swiglu_oai and biases, zeros behind rows", GPT_OSS(704), EXPERTS(6, 2, 704), RUNS_BEHIND},
+    {"q5_0", MODEL("q5_0", 1024), EXPERTS(16, 4, 256), RUNS},
+    {"q2_k", MODEL("q2_k", 768), EXPERTS(8, 2, 256), RUNS},
+    {"q3_k", MODEL("q3_k", 768), EXPERTS(16, 4, 256), RUNS},
+    {"iq4_xs", MODEL("iq4_xs", 768), EXPERTS(8, 2, 256), RUNS},
+    {"q5_1", MODEL("q5_1", 1024), EXPERTS(16, 4, 256), RUNS},
     {"chains, q4_k", MODEL("q4_k", 1024), EXPERTS(16, 4, 256), K16_RUNS},
     {"chains, rows of three chunks", MODEL("q4_k", 768), EXPERTS(40, 3, 768), K16_RUNS},
     {"chains, one expert", MODEL("q4_k", 1024), EXPERTS(8, 1, 512), K16_RUNS},
-    {"chains, more tiles than warps, longer than a ring", MODEL("q4_k", 2304), EXPERTS(144, 8, 256),
-     K16_RUNS},
-    {"chains, down longer than a ring", MODEL("q5_k", 768), EXPERTS(16, 12, 1536), K16_RUNS},
     {"chains, more of a row than the run takes", MODEL("q4_k", 1024), EXPERTS(16, 13, 256),
      .deterministic = true, .runs = {ROUTE}},
     {"chains, q8_0", MODEL("q8_0", 1024), EXPERTS(200, 10, 256), K16_RUNS},
     {"chains, q6_k", MODEL("q6_k", 2048), EXPERTS(3, 1, 2048), K16_RUNS},
     {"chains, q6_k, longer than a ring", MODEL("q6_k", 2048), EXPERTS(6, 2, 2048), K16_RUNS},
     {"chains, q4_0", MODEL("q4_0", 1024), EXPERTS(16, 4, 256), K16_RUNS},
-    {"other weights, the router alone", MODEL("q5_1", 1024), EXPERTS(16, 4, 256), .runs = {ROUTE}},
+    {"chains, down longer than a ring", MODEL("q5_k", 768), EXPERTS(16, 12, 1536), K16_RUNS},
+    {"iq4_nl, zeros behind rows", MODEL("iq4_nl", 704), EXPERTS(6, 2, 704), RUNS_BEHIND},
+    {"chains, more tiles than warps, longer than a ring", MODEL("q4_k", 2304), EXPERTS(144, 8, 256),
+     K16_RUNS},
+    {"mxfp4, many experts", MODEL("mxfp4", 1024), EXPERTS(200, 10, 512), RUNS},
 };
 
 int main(int argc, char **argv) {

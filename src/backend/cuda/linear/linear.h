@@ -42,8 +42,9 @@ static inline const char *sl_cuda_activation_reason(const sl_op *activate, bool 
 /* Why the run is not gates and values side by side, stored as BF16 alone, or NULL (gated.c). */
 const char *sl_cuda_gated_reason(const sl_fusion_query *query, sl_value_type format);
 /* Why the six ops are not one row's experts with activations in that format, each reading the one before, or
- * NULL. Gates and values are not looked at (i8_experts.cu). */
-const char *sl_cuda_experts_reason(const sl_fusion_query *query, sl_value_type format);
+ * NULL; swiglu_oai: of sl_cuda_activation_reason. Gates and values are not looked at, nor whether zeros
+ * follow a row (i8_experts.cu). */
+const char *sl_cuda_experts_reason(const sl_fusion_query *query, sl_value_type format, bool swiglu_oai);
 
 /* In front of a launch that adds the ranges' sums. */
 static inline SL_CUDA_RANGES(sl_cuda_run_ranges) {

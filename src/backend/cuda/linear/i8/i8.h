@@ -14,6 +14,18 @@ const char *sl_i8_row1_tma_declines(const sl_kernel *kernel, const sl_kernel_que
 const char *sl_i8_rows8_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 const char *sl_i8_tile_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 
+/* One row's experts of a weight type in two launches (i8_experts.cu). Lists of them end with zeros. */
+typedef struct sl_i8_experts {
+    sl_qtype type;
+    sl_cuda_run gated, down;
+    cudaError_t (*prepare)(int most_bytes);
+} sl_i8_experts;
+typedef const sl_i8_experts *(*sl_i8_experts_list)(void);
+const sl_i8_experts *sl_i8_experts_kquants(void);
+const sl_i8_experts *sl_i8_experts_bits(void);
+const sl_i8_experts *sl_i8_experts_fp4(void);
+const sl_i8_experts *sl_i8_experts_codebooks(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,40 +1,18 @@
-/* One row's experts in two launches, for the types that experts come in. */
-#include "backend/cuda/linear/i8/i8_codebook.cuh"
+/* What one row's experts in two launches take (i8_experts.cuh). Their kernels are in inst/i8_experts_*.cu. */
 #include "backend/cuda/linear/i8/i8_experts.cuh"
-#include "backend/cuda/linear/i8/i8_ternary.cuh"
 #include "backend/cuda/linear/linear.h"
-
-enum { GATED_MOST_BYTES = 220 * 1024, DOWN_MOST_BYTES = 100 * 1024 };
 
 /* ---- types ---- */
 
-template <int TYPE, int EACH> static cudaError_t prepare_each(int most_bytes) {
-    const cudaError_t code = sl_allow_shared(gated_kernel<TYPE, EACH>,
-                                             most_bytes < GATED_MOST_BYTES ? most_bytes : GATED_MOST_BYTES);
-    return code ? code
-                : sl_allow_shared(down_kernel<TYPE, EACH>,
-                                  most_bytes < DOWN_MOST_BYTES ? most_bytes : DOWN_MOST_BYTES);
-}
+static const sl_i8_experts_list LISTS[] = {sl_i8_experts_kquants, sl_i8_experts_bits, sl_i8_experts_fp4,
+                                           sl_i8_experts_codebooks};
 
-template <int TYPE> static cudaError_t prepare_type(int most_bytes) {
-    const cudaError_t code = prepare_each<TYPE, CHOICE_FEW>(most_bytes);
-    return code ? code : prepare_each<TYPE, CHOICE_MANY>(most_bytes);
-}
-
-#define EXPERTS(ID)                                                                                          \
-    { SL_QTYPE_##ID, gated_launch<SL_QTYPE_##ID>, down_launch<SL_QTYPE_##ID>, prepare_type<SL_QTYPE_##ID> }
-static const struct experts_type {
-    sl_qtype type;
-    sl_cuda_run gated, down;
-    cudaError_t (*prepare)(int most_bytes);
-} TYPES[] = {EXPERTS(Q8_0),   EXPERTS(Q4_0),  EXPERTS(Q4_K),    EXPERTS(Q5_K),  EXPERTS(Q6_K),
-             EXPERTS(TQ1_0),  EXPERTS(TQ2_0), EXPERTS(IQ3_XXS), EXPERTS(IQ3_S), EXPERTS(IQ2_XXS),
-             EXPERTS(IQ2_XS), EXPERTS(IQ2_S), EXPERTS(IQ1_S),   EXPERTS(IQ1_M)};
-
-static const experts_type *type_of(sl_qtype type) {
-    for (const experts_type &row : TYPES) {
-        if (row.type == type) {
-            return &row;
+static const sl_i8_experts *type_of(sl_qtype type) {
+    for (const sl_i8_experts_list list : LISTS) {
+        for (const sl_i8_experts *row = list(); row->prepare; row++) {
+            if (row->type == type) {
+                return row;
+            }
         }
     }
     return NULL;
@@ -42,8 +20,10 @@ static const experts_type *type_of(sl_qtype type) {
 
 static cudaError_t prepare(const sl_cuda_facts *facts) {
     cudaError_t code = cudaSuccess;
-    for (const experts_type &row : TYPES) {
-        code = code || !facts->has_wgmma ? code : row.prepare(facts->block_bytes);
+    for (const sl_i8_experts_list list : LISTS) {
+        for (const sl_i8_experts *row = list(); row->prepare; row++) {
+            code = code || !facts->has_wgmma ? code : row->prepare(facts->block_bytes);
+        }
     }
     return code;
 }
@@ -95,7 +75,7 @@ static bool is_unread(const sl_fusion_query *query) {
     return true;
 }
 
-const char *sl_cuda_experts_reason(const sl_fusion_query *query, sl_value_type format) {
+const char *sl_cuda_experts_reason(const sl_fusion_query *query, sl_value_type format, bool swiglu_oai) {
     const sl_op *router = &query->ops[0], *gated = router + 1, *down = router + 4, *combine = router + 5;
     const sl_weight *out = &query->program->weights[down->u.linear.segments[0].weight];
     if (query->rows[SL_ROWS_STEP] > 1) {
@@ -105,12 +85,9 @@ const char *sl_cuda_experts_reason(const sl_fusion_query *query, sl_value_type f
         query->values[gated->in[0].value].rows != SL_ROWS_STEP) {
         return "takes down in one segment, and no residuals";
     }
-    const char *reason = sl_cuda_activation_reason(&query->ops[2], false);
+    const char *reason = sl_cuda_activation_reason(&query->ops[2], swiglu_oai);
     if (reason || !sl_router_is_simple(&router->u.router)) {
         return reason ? reason : "takes routers without groups and factors";
-    }
-    if (sl_cuda_is_padded(query, &query->ops[3])) {
-        return SL_CUDA_PADS_NOT;
     }
     if (!is_chain(query, format) || !is_unread(query) || combine->u.combine.width != out->rows) {
         return "takes ops that read each other's output, and no others do";
@@ -129,17 +106,20 @@ static const char *declines(const sl_fusion *fusion, const sl_fusion_query *quer
             return "is for products of another kernel";
         }
     }
-    const char *reason = sl_cuda_experts_reason(query, SL_VALUE_Q8_32);
+    const sl_weight *gate = &weights[gated->u.linear.segments[0].weight];
+    const sl_weight *out = &weights[down->u.linear.segments[0].weight];
+    const char *reason = sl_cuda_experts_reason(query, SL_VALUE_Q8_32, SL_CUDA_TAKES_OAI(gate->type));
     if (reason) {
         return reason;
     }
     if (!is_gated(query)) {
         return "takes gate and up in two segments";
     }
-    const sl_weight *gate = &weights[gated->u.linear.segments[0].weight];
-    const sl_weight *out = &weights[down->u.linear.segments[0].weight];
     if (!type_of(gate->type) || !type_of(out->type)) {
-        return "takes weights of q8_0, q4_0, q4_k, q5_k, q6_k, iq1, iq2, iq3, tq1_0 and tq2_0";
+        return "takes weights of integer types";
+    }
+    if (query->ops[2].u.activate.width % SL_Q8_32_GROUP != 0) {
+        return "takes experts of whole groups of 32";
     }
     if (sl_cuda_columns(gate) > SL_WARP * SL_CHUNK ||
         (int64_t)router->u.router.used * sl_cuda_columns(out) > EXPERTS_MOST_COLUMNS) {

@@ -9,8 +9,10 @@
 #ifndef SL_BACKEND_CUDA_LINEAR_I8_I8_EXPERTS_CUH
 #define SL_BACKEND_CUDA_LINEAR_I8_I8_EXPERTS_CUH
 
+#include "backend/cuda/linear/i8/i8.h"
 #include "backend/cuda/linear/i8/i8_row1.cuh"
 #include "backend/cuda/router/router.cuh"
+#include "backend/cuda/types/integer_types.h"
 
 enum {
     GATED_WARPS = 12,
@@ -53,7 +55,7 @@ typedef struct gated_args {
     sl_cuda_weight weights[2]; /* gate, up */
     sl_cuda_operand x, active;
     const sl_step_header *header;
-    int32_t function;               /* sl_activation */
+    sl_gating gating;
     int32_t chunks, unit, granules; /* of a row; outputs of a granule; granules of an expert */
 } gated_args;
 
@@ -100,14 +102,29 @@ static __device__ __forceinline__ x_group load_x_group(const sl_q8_32 &x, int32_
             ((const uint4 *)(const void *)x.values)[2 * i + 1], x.scales[i], x.sums[i]};
 }
 
+/* Its values in the order that the type's chunks are in. */
+template <int TYPE> static __device__ __forceinline__ void order_x_group(uint4 &low, uint4 &high) {
+    typedef sl_chunk_shape<TYPE> shape;
+    if (shape::INTERLEAVED) {
+        const uint4 first = make_uint4(low.x, low.y, high.x, high.y);
+        const uint4 second = make_uint4(low.z, low.w, high.z, high.w);
+        low = sl_interleave_half(first);
+        high = sl_interleave_half(second);
+    } else if (shape::HALVES_INTERLEAVED) {
+        low = sl_interleave_half(low);
+        high = sl_interleave_half(high);
+    }
+}
+
 /* records: of the row. */
 template <int TYPE>
-static __device__ __forceinline__ void store_x_group(const x_group &x, int32_t i, unsigned char *records) {
+static __device__ __forceinline__ void store_x_group(x_group x, int32_t i, unsigned char *records) {
     typedef sl_chunk_shape<TYPE> shape;
     unsigned char *record = records + i / SL_CHUNK_GROUPS * shape::RECORD;
     const int32_t g = i % SL_CHUNK_GROUPS;
     uint32_t extra[2];
     sl_x_extra<TYPE>(x.low, x.scale, x.sum, extra);
+    order_x_group<TYPE>(x.low, x.high);
     ((uint4 *)(void *)record)[2 * g] = x.low;
     ((uint4 *)(void *)record)[2 * g + 1] = x.high;
     float *scales = (float *)(void *)(record + SL_CHUNK);
@@ -131,6 +148,7 @@ static __device__ __forceinline__ void stage_x_groups(const sl_q8_32 &x, const x
 }
 
 /* By a warp. sums: a lane's chunk of gate and of up. */
+template <int TYPE>
 static __device__ __forceinline__ void gated_finish(const gated_args &args, const gated_place &place,
                                                     int32_t expert, const float (&sums)[2]) {
     const int32_t lane = (int32_t)threadIdx.x % SL_WARP, lane_row = lane / args.chunks;
@@ -142,13 +160,18 @@ static __device__ __forceinline__ void gated_finish(const gated_args &args, cons
     if (lane < place.chunks && lane == first) {
         gate = sl_matvec_biased(args.weights[0], expert, output, gate);
         up = sl_matvec_biased(args.weights[1], expert, output, up);
-        sl_f32(args.active, place.rank)[output] =
-            (args.function == SL_ACTIVATION_SILU ? sl_silu(gate) : sl_gelu_tanh(gate)) * up;
+        sl_f32(args.active, place.rank)[output] = sl_gate<SL_CUDA_TAKES_OAI(TYPE)>(args.gating, gate, up);
     }
 }
 
+/* Registers are left for a block of down_kernel, but where chunks of weights are so large that they would
+ * spill. */
+template <int TYPE> struct gated_blocks {
+    enum { COUNT = TYPE == SL_QTYPE_Q8_0 || TYPE == SL_QTYPE_Q4_1 ? 1 : 2 };
+};
+
 template <int TYPE, int EACH>
-static __global__ void __launch_bounds__(GATED_THREADS, TYPE == SL_QTYPE_Q8_0 ? 1 : 2)
+static __global__ void __launch_bounds__(GATED_THREADS, gated_blocks<TYPE>::COUNT)
     gated_kernel(const __grid_constant__ gated_args args) {
     typedef warp_ring<TYPE, 2> ring_type;
     enum { BYTES = ring_type::BYTES, RING = GATED_WARPS * 2 * ring_type::SLOT };
@@ -223,7 +246,7 @@ static __global__ void __launch_bounds__(GATED_THREADS, TYPE == SL_QTYPE_Q8_0 ? 
             }
             ring.advance();
         }
-        gated_finish(args, place, mine, sums);
+        gated_finish<TYPE>(args, place, mine, sums);
         place = next;
     }
 }
@@ -237,6 +260,7 @@ typedef struct down_args {
     sl_combine_args combine;
     const sl_step_header *header;
     int32_t chunks, outputs; /* of a row; of a block */
+    int32_t width;           /* of an expert's activations: zeros follow up to whole chunks */
     int32_t slot;            /* bytes that an expert's rows take in shared memory */
 } down_args;
 
@@ -245,6 +269,23 @@ typedef struct down_choice {
     int32_t expert[CHOICE_USED];
     float weight[CHOICE_USED];
 } down_choice;
+
+/* Eight neighbours' values as the type's chunks have them: a lane's eight, where it does not exchange four
+ * with the lane that has those interleaved with them. to: bytes from the group's first. */
+template <int TYPE> static __device__ __forceinline__ uint2 order_eight(uint2 values, int32_t *to) {
+    typedef sl_chunk_shape<TYPE> shape;
+    enum { APART = shape::INTERLEAVED ? 2 : 1 }; /* lanes */
+    if (!shape::INTERLEAVED && !shape::HALVES_INTERLEAVED) {
+        return values;
+    }
+    const int32_t quarter = (int32_t)threadIdx.x % 4;
+    const bool later = quarter & APART;
+    const uint32_t other = __shfl_xor_sync(SL_FULL_WARP, later ? values.x : values.y, APART);
+    uint32_t words[2];
+    sl_interleave(later ? other : values.x, later ? values.y : other, words);
+    *to = shape::INTERLEAVED ? 16 * (quarter % 2) + 8 * (quarter / 2) : *to;
+    return make_uint2(words[0], words[1]);
+}
 
 /* Eight elements of a row, of which four neighbouring lanes have a group of 32, to the row's records: the
  * bits of sl_quantize_group, and what sl_stage_x makes of them. */
@@ -268,11 +309,13 @@ static __device__ __forceinline__ void stage_eight(float4 a, float4 b, int32_t i
     int32_t half = __dp4a((int32_t)packed.x, 0x01010101, __dp4a((int32_t)packed.y, 0x01010101, 0));
     half += __shfl_xor_sync(SL_FULL_WARP, half, 1);
     const int32_t sum = half + __shfl_xor_sync(SL_FULL_WARP, half, 2);
+    int32_t to = i % SL_Q8_32_GROUP;
+    packed = order_eight<TYPE>(packed, &to);
     if (!active) {
         return;
     }
     unsigned char *record = records + i / SL_CHUNK * shape::RECORD;
-    *(uint2 *)(void *)(record + i % SL_CHUNK) = packed;
+    *(uint2 *)(void *)(record + i % SL_CHUNK / SL_Q8_32_GROUP * SL_Q8_32_GROUP + to) = packed;
     if (i % SL_Q8_32_GROUP == 0) {
         const float scale = usable                          ? largest / 127.0f
                             : largest < SL_Q8_32_ZERO_BELOW ? 0.0f
@@ -288,6 +331,9 @@ static __device__ __forceinline__ void stage_eight(float4 a, float4 b, int32_t i
         } else if (shape::X == SL_X_HALVES) {
             extras[2 * g] = (uint32_t)(shape::FACTOR * half);
             extras[2 * g + 1] = (uint32_t)(shape::FACTOR * (sum - half));
+        } else if (shape::X == SL_X_PACKED) {
+            extras[g] = __byte_perm((uint32_t)(shape::FACTOR * half),
+                                    (uint32_t)(shape::FACTOR * (sum - half)), 0x5410);
         }
     }
 }
@@ -307,7 +353,7 @@ static __device__ __forceinline__ void stage_active(const down_args &args, unsig
             rank[k] = i / eights;
             at[k] = EIGHT * (i - rank[k] * eights);
             a[k] = b[k] = make_float4(0, 0, 0, 0);
-            if (rank[k] < used) {
+            if (rank[k] < used && at[k] < args.width) {
                 const float *from = sl_f32(args.active, rank[k]) + at[k];
                 a[k] = ((const float4 *)(const void *)from)[0];
                 b[k] = ((const float4 *)(const void *)from)[1];
@@ -451,7 +497,7 @@ static cudaError_t gated_launch(const sl_cuda_context *context, const sl_cuda_op
     args.x = linear->in[0];
     args.active = activate->out[0];
     args.header = context->header;
-    args.function = activate->op->u.activate.function;
+    args.gating = sl_gating_of(activate->op);
     args.chunks = linear->weights[0].columns / SL_CHUNK;
     args.unit = SL_WARP / args.chunks;
     args.granules = (linear->weights[0].rows + args.unit - 1) / args.unit;
@@ -469,6 +515,7 @@ static cudaError_t down_launch(const sl_cuda_context *context, const sl_cuda_op 
     args.choice = choice_args_of(op);
     args.weight = linear->weights[0];
     args.active = activate->out[0];
+    args.width = activate->op->u.activate.width;
     args.combine = sl_combine_args_of(combine);
     args.header = context->header;
     args.chunks = args.weight.columns / SL_CHUNK;
@@ -488,5 +535,26 @@ static cudaError_t down_launch(const sl_cuda_context *context, const sl_cuda_op 
                ? sl_launch(context, stream, shape, down_kernel<TYPE, CHOICE_FEW>, args)
                : sl_launch(context, stream, shape, down_kernel<TYPE, CHOICE_MANY>, args);
 }
+
+/* ---- rows of the table ---- */
+
+enum { GATED_MOST_BYTES = 220 * 1024, DOWN_MOST_BYTES = 100 * 1024 };
+
+template <int TYPE, int EACH> static cudaError_t prepare_each(int most_bytes) {
+    const cudaError_t code = sl_allow_shared(gated_kernel<TYPE, EACH>,
+                                             most_bytes < GATED_MOST_BYTES ? most_bytes : GATED_MOST_BYTES);
+    return code ? code
+                : sl_allow_shared(down_kernel<TYPE, EACH>,
+                                  most_bytes < DOWN_MOST_BYTES ? most_bytes : DOWN_MOST_BYTES);
+}
+
+template <int TYPE> static cudaError_t experts_prepare(int most_bytes) {
+    const cudaError_t code = prepare_each<TYPE, CHOICE_FEW>(most_bytes);
+    return code ? code : prepare_each<TYPE, CHOICE_MANY>(most_bytes);
+}
+
+/* An EACH of integer_types.h. */
+#define I8_EXPERTS(ID, name)                                                                                 \
+    { SL_QTYPE_##ID, gated_launch<SL_QTYPE_##ID>, down_launch<SL_QTYPE_##ID>, experts_prepare<SL_QTYPE_##ID> }
 
 #endif

@@ -60,7 +60,7 @@ static const char *declines(const sl_fusion *fusion, const sl_fusion_query *quer
         sl_cuda_arrangement_of(query, 4) != SL_CUDA_K16_ROWS4) {
         return "is for products of k16-rows4";
     }
-    const char *reason = sl_cuda_experts_reason(query, SL_VALUE_BF16);
+    const char *reason = sl_cuda_experts_reason(query, SL_VALUE_BF16, false);
     if (reason) {
         return reason;
     }
