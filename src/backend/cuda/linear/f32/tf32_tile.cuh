@@ -52,7 +52,7 @@ typedef struct tf32_lines {
 template <int LINES, int GROUPS>
 static __device__ __forceinline__ void tf32_copy(uint32_t to, const tf32_lines &lines, int32_t step) {
     const int32_t chunks = (lines.columns + TF32_CHUNK - 1) / TF32_CHUNK;
-#pragma unroll
+#pragma unroll 4 /* more at once leave no registers for sums */
     for (int i = 0; i < GROUPS * LINES * TF32_PIECES / TF32_THREADS; i++) {
         const int32_t index = i * TF32_THREADS + (int32_t)threadIdx.x, piece = index % TF32_PIECES,
                       line = index / TF32_PIECES % LINES, group = index / TF32_PIECES / LINES;
