@@ -11,7 +11,6 @@
  * the queries of exp(score - largest) * (1 / sum): those 128 t + 16 w + g and + 8 in order to lane g of warp
  * w, then across lanes, then warps. */
 #include "backend/cuda/common/device.cuh"
-#include "backend/cuda/common/tf32.cuh"
 #include "backend/cuda/ptx/copy.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/types/cache_element.cuh"
@@ -79,6 +78,13 @@ typedef struct product_memory {
     const float *rows[QUERIES]; /* where each query begins; NULL: there are no more */
 } product_memory;
 
+/* x becomes the tf32 part of it; returns what it lacks, of which an mma takes the first 11 bits. */
+static __device__ __forceinline__ uint32_t split_tf32(uint32_t *x) {
+    const float whole = __uint_as_float(*x);
+    *x &= 0xffffe000u;
+    return __float_as_uint(whole - __uint_as_float(*x));
+}
+
 /* Eight columns of 16 queries and 64 keys; lane l has row l % 8 of matrix l / 8. */
 template <bool EXACT>
 static __device__ __forceinline__ void multiply_columns(const float *queries, const float *keys,
@@ -88,7 +94,7 @@ static __device__ __forceinline__ void multiply_columns(const float *queries, co
     sl_load_matrices(sl_shared_address(queries + (row + matrix % 2 * 8) * STRIDE + matrix / 2 * 4), q);
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        q_rest[i] = sl_split_tf32(&q[i]);
+        q_rest[i] = split_tf32(&q[i]);
     }
 #pragma unroll
     for (int n = 0; n < KEY_TILES; n += 2) {
@@ -97,7 +103,7 @@ static __device__ __forceinline__ void multiply_columns(const float *queries, co
                          k);
 #pragma unroll
         for (int i = 0; !EXACT && i < 4; i++) {
-            k_rest[i] = sl_split_tf32(&k[i]);
+            k_rest[i] = split_tf32(&k[i]);
         }
 #pragma unroll
         for (int i = 0; i < 2; i++) {

@@ -1,6 +1,7 @@
 /* Products of many rows with F32 weights on tensor cores: routers, and models whose weights are F32. A float
- * is the sum of two TF32 numbers of 11 bits each, but for 2^-21 of it. Of a product's four parts the one of
- * both rests is left out, which is 2^-20 of it at most. So results are as good as sums of floats are.
+ * is the sum of two TF32 numbers of 11 bits each, but for 2^-23 of it. Of a product's four parts the one of
+ * both rests is left out, which is 2^-22 of it at most. So results are almost as good as sums of floats are.
+ * An infinity makes NaN.
  *
  * Class "f32/tf32x3": chunks of 32 columns are summed by the tensor core, 8 columns after the other; of these
  * the weights' rests times x, the weights times x's rests, and the weights times x. Chunks are added in

@@ -3,7 +3,6 @@
 #define SL_BACKEND_CUDA_LINEAR_F32_TF32_TILE_CUH
 
 #include "backend/cuda/common/linear_arguments.cuh"
-#include "backend/cuda/common/tf32.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 
 enum { TF32_THREADS = 256, TF32_WARPS = TF32_THREADS / SL_WARP };
@@ -66,6 +65,14 @@ static __device__ __forceinline__ void tf32_copy(uint32_t to, const tf32_lines &
     }
 }
 
+/* x becomes the TF32 number nearest to it. Returns what it lacks: 12 bits and a sign, of which an mma takes
+ * 11 bits. Of a NaN the rest is one, and of an infinity. */
+static __device__ __forceinline__ uint32_t tf32_split(uint32_t *x) {
+    const float whole = __uint_as_float(*x);
+    *x = (*x + 0x1000u) & 0xffffe000u;
+    return __float_as_uint(whole - __uint_as_float(*x));
+}
+
 /* The warp's lines in shared memory: its first output's and its first row's. */
 typedef struct tf32_operands {
     uint32_t weights, x;
@@ -89,7 +96,7 @@ static __device__ __forceinline__ void tf32_multiply(const tf32_operands &from,
             sl_load_matrices(weights + (uint32_t)(16 * m * TF32_STRIDE + k) * 4, w[m]);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                w_rest[m][i] = sl_split_tf32(&w[m][i]);
+                w_rest[m][i] = tf32_split(&w[m][i]);
             }
         }
 #pragma unroll
@@ -98,7 +105,7 @@ static __device__ __forceinline__ void tf32_multiply(const tf32_operands &from,
             sl_load_matrices(x + (uint32_t)(8 * n * TF32_STRIDE + k) * 4, v);
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                v_rest[i] = sl_split_tf32(&v[i]);
+                v_rest[i] = tf32_split(&v[i]);
             }
 #pragma unroll
             for (int i = 0; i < 2 * SHAPE::TALL; i++) { /* all that a result takes of these columns */
