@@ -227,6 +227,13 @@ static kt_case first_rows(const kt_case *c, int32_t rows) {
     return fewer;
 }
 
+/* Whether plans have buckets of many sizes in which the kernel's class is to be the same: deterministic ones,
+ * and those whose products take x as floats. */
+static bool has_buckets(const suite *s, const sl_kernel *kernel) {
+    return kernel->deterministic ||
+           (!s->threaded && kernel->op == SL_OP_LINEAR && kernel->activation == SL_VALUE_F32);
+}
+
 /* Kernels of one class give the same bits, whatever the rows of a bucket: the first rows by all of the class,
  * in buckets of several sizes, and all rows. On the CPU, where a plan has one bucket, tiers are compared, in
  * one size. */
@@ -243,7 +250,7 @@ static bool check_class(const suite *s, const sl_kernel *kernel, const kt_case *
             strcmp(other->numeric_class, kernel->numeric_class) != 0) {
             continue;
         }
-        for (size_t i = kernel->deterministic ? 0 : size_count - 1; i < size_count && good; i++) {
+        for (size_t i = has_buckets(s, kernel) ? 0 : size_count - 1; i < size_count && good; i++) {
             const kt_case fewer = first_rows(c, sizes[i] < c->rows ? sizes[i] : c->rows);
             kt_result result = {0};
             if ((other == kernel && fewer.rows == c->rows) || !kt_choose(s->backend, other, &fewer)) {
@@ -289,7 +296,7 @@ static bool check_case(const suite *s, const sl_kernel *kernel, const kt_case *c
         good = check_cut(runner, c, &whole, KT_ROW_BY_ROW, "row by row", random) &&
                check_cut(runner, c, &whole, KT_CHUNKS, "in random chunks", random);
     }
-    if (kernel->deterministic || (s->threaded && kernel->op == SL_OP_LINEAR)) {
+    if (has_buckets(s, kernel) || (s->threaded && kernel->op == SL_OP_LINEAR)) {
         good = good && check_class(s, kernel, c, &whole, random);
     }
     if (good && s->threaded) {

@@ -256,6 +256,7 @@ typedef enum sl_cuda_arrangement {
     SL_CUDA_BF16_TILE_WGMMA,
     SL_CUDA_BF16_TILE_MMA,
     SL_CUDA_I8_TILE,
+    SL_CUDA_TF32_TILE,
     SL_CUDA_F32_TILE,
     SL_CUDA_F32_ROWS8,
     SL_CUDA_I8_ROW1_TMA,

@@ -318,7 +318,7 @@ const char *sl_f32_rows8_declines(const sl_kernel *kernel, const sl_kernel_query
     return sl_cuda_linear_declines(kernel, query);
 }
 
-static const char *tile_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
+const char *sl_f32_tile_declines(const sl_kernel *kernel, const sl_kernel_query *query) {
     if (query->op->in[1].value != SL_NONE) {
         return "takes no experts";
     }
@@ -331,7 +331,7 @@ static const char *tile_declines(const sl_kernel *kernel, const sl_kernel_query 
 
 static const sl_cuda_kernel KERNELS[] = {
     F32_KERNEL(F32, "linear/f32/cuda-f32-tile", SL_CUDA_F32_TILE, "f32/lanes", SL_CUDA_FEW_ROWS + 1, 0,
-               tile_declines, run_tile),
+               sl_f32_tile_declines, run_tile),
     F32_KERNEL(F32, "linear/f32/cuda-f32-rows8", SL_CUDA_F32_ROWS8, "f32/lanes", 0, 0, sl_f32_rows8_declines,
                launch_type<SL_QTYPE_F32>),
     F32_KERNEL(F16, "linear/f16/cuda-f32-rows8", SL_CUDA_F32_ROWS8, "f32/lanes", 0, SL_CUDA_FEW_ROWS,

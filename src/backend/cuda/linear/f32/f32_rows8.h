@@ -1,4 +1,4 @@
-/* Rows of products with few rows of x that is F32. */
+/* Rows of products of x that is F32. */
 #ifndef SL_BACKEND_CUDA_LINEAR_F32_F32_ROWS8_H
 #define SL_BACKEND_CUDA_LINEAR_F32_F32_ROWS8_H
 
@@ -9,6 +9,8 @@ extern "C" {
 #endif
 
 const char *sl_f32_rows8_declines(const sl_kernel *kernel, const sl_kernel_query *query);
+/* Of those for many rows. */
+const char *sl_f32_tile_declines(const sl_kernel *kernel, const sl_kernel_query *query);
 
 #ifdef __cplusplus
 }
