@@ -52,7 +52,9 @@ static __device__ __forceinline__ skinny_lane skinny_lane_of(const skinny_work &
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         const int32_t m = 16 * me.warp + me.lane / 4 + 8 * i;
-        me.view.row[i] = start + (uint32_t)(skinny_row(gated, m) * ROW);
+        const int32_t row = skinny_row(gated, m);
+        me.view.row[i] = start + (uint32_t)(row * ROW) +
+                         (skinny_kind<TYPE>::IS_APART ? (uint32_t)(row % 8 * 16 + me.lane % 4 * 2) : 0);
     }
     me.view.pair = (uint32_t)me.lane % 4 * 2;
     me.view.select = me.view.pair * 0x1111 + 0x1100;

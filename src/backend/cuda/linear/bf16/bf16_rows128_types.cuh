@@ -509,13 +509,17 @@ template <> struct skinny_decoder<SL_QTYPE_FP8_128> {
     uint32_t words[2][4][2];                     /* [row][16 columns][which eight] */
     uint2 scales[2];
 
-    /* Rows that lie as in skinny_layout: their pieces of 16 bytes change places with the row. */
+    /* Rows that lie as in skinny_layout: their pieces of 16 bytes change places with the row. view.row has
+     * the lane's columns and its row's change of places already. */
     __device__ __forceinline__ void load(const skinny_view &view, int step) {
-        const uint32_t turned = view.row[0] >> 3 & 0x70u; /* the same of both */
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const uint32_t at = ((uint32_t)(step % 2 * 64 + 16 * k) ^ turned) + view.pair;
-            load_pairs(view, k, (uint32_t)(step / 2 * PART) + at);
+        for (int row = 0; row < 2; row++) {
+            uint32_t from = view.row[row];
+            asm volatile("" : "+r"(from)); /* addresses are computed anew: registers are short */
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                load_pairs(row, k, (from ^ (uint32_t)(step % 2 * 64 + 16 * k)) + (uint32_t)(step / 2 * PART));
+            }
         }
         load_scales(view, step);
     }
@@ -523,18 +527,18 @@ template <> struct skinny_decoder<SL_QTYPE_FP8_128> {
     /* Rows whose columns lie one after the other. */
     __device__ __forceinline__ void load_in_order(const skinny_view &view, int step) {
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            load_pairs(view, k, (uint32_t)(step * 64 + 16 * k) + view.pair);
+        for (int row = 0; row < 2; row++) {
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                load_pairs(row, k, view.row[row] + view.pair + (uint32_t)(step * 64 + 16 * k));
+            }
         }
         load_scales(view, step);
     }
 
-    __device__ __forceinline__ void load_pairs(const skinny_view &view, int k, uint32_t at) {
-#pragma unroll
-        for (int row = 0; row < 2; row++) {
-            words[row][k][0] = skinny_short(view.row[row] + at);
-            words[row][k][1] = skinny_short(view.row[row] + at + 8);
-        }
+    __device__ __forceinline__ void load_pairs(int row, int k, uint32_t from) {
+        words[row][k][0] = skinny_short(from);
+        words[row][k][1] = skinny_short(from + 8);
     }
 
     __device__ __forceinline__ void load_scales(const skinny_view &view, int step) {
