@@ -4,8 +4,8 @@
 # nvcc is called by rules of our own: the flags of the C parts are not for it, and a machine without it must not notice.
 set(SLUICE_CUDA_BASE_SOURCES
   src/base/alloc.c src/base/arena.c src/base/clock.c src/base/cpu.c src/base/error.c src/base/log.c src/base/pool.c src/base/team.c
-  src/quant/codebook.c src/quant/codebook_encode.c src/quant/floats.c src/quant/kquants.c src/quant/legacy.c src/quant/nonlinear.c
-  src/quant/qtype.c src/program/program.c src/program/step.c)
+  src/quant/activation.c src/quant/codebook.c src/quant/codebook_encode.c src/quant/floats.c src/quant/kquants.c src/quant/legacy.c
+  src/quant/nonlinear.c src/quant/qtype.c src/program/program.c src/program/step.c)
 if(NOT SLUICE_CUDA)
   return()
 endif()
