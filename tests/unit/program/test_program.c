@@ -624,6 +624,30 @@ static void weights_of_ops(void **state) {
     sl_program_free(&p);
 }
 
+/* FP8_128: 132 bytes for each 128 columns, rows of a device at multiples of 16; 3 * 132 = 396 and 4 * 132 =
+ * 528. */
+static void stored_rows(void **state) {
+    (void)state;
+    const struct {
+        int32_t multiple, columns;
+        sl_qtype type;
+        uint64_t row_bytes;
+    } known[] = {
+        {0, 384, SL_QTYPE_FP8_128, 396},   {1, 384, SL_QTYPE_FP8_128, 400}, {256, 384, SL_QTYPE_FP8_128, 528},
+        {256, 768, SL_QTYPE_FP8_128, 800}, {256, 960, SL_QTYPE_Q8_0, 1088}, {0, 960, SL_QTYPE_Q8_0, 1020},
+    };
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        sl_weight weight = {.type = known[i].type, .experts = 2, .rows = 3, .columns = known[i].columns};
+        uint64_t bytes;
+        assert_true(sl_qtype_bytes(weight.type, (uint64_t)weight.columns, &weight.bytes));
+        weight.bytes *= 6;
+        assert_true(sl_stored_row_bytes(known[i].multiple, &weight, &bytes));
+        assert_int_equal(bytes, known[i].row_bytes);
+        assert_true(sl_stored_bytes(known[i].multiple, &weight, &bytes));
+        assert_int_equal(bytes, 6 * known[i].row_bytes);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_and_roles),
@@ -637,6 +661,7 @@ int main(void) {
         cmocka_unit_test(costs),
         cmocka_unit_test(rates),
         cmocka_unit_test(weights_of_ops),
+        cmocka_unit_test(stored_rows),
     };
     return cmocka_run_group_tests_name("program", tests, NULL, NULL);
 }

@@ -8,8 +8,8 @@
 extern "C" {
 #endif
 
-/* One matrix's part of a decoding: `elements` (a multiple of 16, from a block's start on) of the file's bytes
- * to BF16. */
+/* One matrix's part of a decoding: `elements` (a multiple of 16, from a block's start on; of FP8_128 from a
+ * row's) to BF16. */
 typedef struct sl_cuda_decode_job {
     const unsigned char *from;
     void *to; /* aligned to 16 */

@@ -10,7 +10,8 @@
  * other. Then bias, then residual. In class "bf16/k16" (k16.h) the ranges are that class's.
  *
  * A block has up to four consumer warpgroups of 64 outputs each, all rows, and one warpgroup that copies. One
- * of its threads brings weights as the file has them, in boxes of 32 rows and skinny_layout::columns columns,
+ * of its threads brings weights as the file has them, in boxes of 32 rows and skinny_layout::columns columns
+ * (FP8_128: SKINNY_CODES codes; consumers read the scales),
  * another 128 columns of x at a time in the layout "128-byte swizzle" (see bf16_tile_wgmma.cuh). Experts'
  * rows of x lie anywhere: three warps bring them in pieces of 16 bytes. The ranges of a tile's columns belong
  * to the blocks of a cluster: in the end the sums of every block lie in its shared memory, and each block

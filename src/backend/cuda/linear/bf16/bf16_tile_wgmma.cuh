@@ -497,6 +497,21 @@ static __device__ __forceinline__ void bf16_tile_store(const bf16_tile_results &
     bf16_tile_meet(results); /* before the next tile's scales */
 }
 
+/* A row's scales of a chunk as skinny has them, by one lane. */
+template <int TYPE>
+static __device__ __forceinline__ void bf16_tile_make_pairs(const unsigned char *row, int32_t chunk,
+                                                            uint4 *to) {
+    if constexpr (TYPE == SL_QTYPE_FP8_128) {
+        const float *scales =
+            (const float *)(row + bf16_tile_layout<TYPE>::bytes + bf16_tile_scales_at(chunk));
+        skinny_scale_of_half(scales[0], 0, to);
+        skinny_scale_of_half(scales[1], 1, to);
+    } else {
+        skinny_scales<TYPE>(row, 0, to);
+        skinny_scales<TYPE>(row, 1, to);
+    }
+}
+
 /* A consumer warpgroup's half of a tile of ROWS rows or fewer. */
 template <int TYPE, int ROWS, bool PAIRS>
 static __device__ __forceinline__ void
@@ -524,14 +539,7 @@ bf16_tile_consume(const bf16_tile_work &work, const bf16_tile_tile &tile, bf16_t
         if constexpr (PAIRS) {
             uint4 *to =
                 (uint4 *)(work.memory + bf16_tile_memory<TYPE>::scales + bf16_tile_pair_scales<TYPE>(at));
-            if constexpr (TYPE == SL_QTYPE_FP8_128) {
-                const float *scales = (const float *)(headed + layout::bytes + bf16_tile_scales_at(chunk));
-                skinny_scale_of_half(scales[0], 0, to);
-                skinny_scale_of_half(scales[1], 1, to);
-            } else {
-                skinny_scales<TYPE>(headed, 0, to);
-                skinny_scales<TYPE>(headed, 1, to);
-            }
+            bf16_tile_make_pairs<TYPE>(headed, chunk, to);
         } else {
             bf16_tile_scales<TYPE>(headed, (float4 *)(work.memory + bf16_tile_memory<TYPE>::scales + at * 64),
                                    at / 2 % 4);
