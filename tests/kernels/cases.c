@@ -299,7 +299,7 @@ static const linear_shape linear_shapes[] = {
     {.rows = 2, .columns = 8192, .outputs = {1700}}, /* and groups of tiles, on a device of few processors */
     /* 14 tiles a processor */
     {.rows = 1, .columns = 512, .outputs = {25400, 5100}, .raw = true, .single = true},
-    {.rows = 128, .columns = 160, .outputs = {700, 68}, .bias = true, .residual = true}, /* tiles of 128 */
+    {.rows = 128, .columns = 160, .outputs = {500, 200}, .bias = true, .residual = true}, /* tiles of 128 */
 };
 enum { LINEAR_SHAPES = sizeof linear_shapes / sizeof *linear_shapes };
 
