@@ -272,7 +272,8 @@ static void run_halves(ptx_call &call, const ptx_instruction &instruction) {
 }
 
 /* The most frequent ones: pairs, no modifiers. */
-template <int OPERATION, bool IS_BF16> static void run_pair(ptx_call &call, const ptx_instruction &instruction) {
+template <int OPERATION, bool IS_BF16>
+static void run_pair(ptx_call &call, const ptx_instruction &instruction) {
     uint32_t registers[3] = {}, result = 0;
     for (int i = 0; i < (OPERATION == FMA ? 3 : 2); i++) {
         registers[i] = ptx_get32(call, instruction.operands[(size_t)i + 1]);
@@ -699,10 +700,10 @@ static void decode_floating(ptx_decoder &decoder) {
     } else if (ptx_is(type, "f16") || ptx_is(type, "f16x2") || ptx_is(type, "bf16") ||
                ptx_is(type, "bf16x2")) {
         const bool signs = instruction.a == NEG || instruction.a == ABS;
-        instruction.run = signs                                   ? run_half_signs
-                          : instruction.c || type->bytes != 4     ? run_halves
-                          : ptx_is(type, "bf16x2")                ? pair_function<true>(instruction.a)
-                                                                  : pair_function<false>(instruction.a);
+        instruction.run = signs                               ? run_half_signs
+                          : instruction.c || type->bytes != 4 ? run_halves
+                          : ptx_is(type, "bf16x2")            ? pair_function<true>(instruction.a)
+                                                              : pair_function<false>(instruction.a);
     } else {
         ptx_unknown(decoder, "type not supported");
     }

@@ -6,11 +6,11 @@
 enum { PIECE = 16, PIECES = EMU_SHARED_WINDOW / PIECE };
 
 struct ptx_async_view {
-    std::vector<unsigned char> seen;    /* the window; of watched pieces */
-    std::vector<bool> watched, brought; /* [PIECES]; brought: by a bulk copy */
+    std::vector<unsigned char> seen;                 /* the window; of watched pieces */
+    std::vector<bool> watched, brought;              /* [PIECES]; brought: by a bulk copy */
     std::vector<std::pair<uint32_t, uint32_t>> runs; /* of watched pieces, first and end; while `counted` */
     bool counted;
-    bool fenced;                        /* ever, by any thread */
+    bool fenced; /* ever, by any thread */
 };
 
 void ptx_async_view_delete::operator()(ptx_async_view *view) const {

@@ -104,7 +104,7 @@ struct emu_grid {
     bool first_waits;
     bool lets_early; /* a thread lets the next launch begin that has not waited itself */
     uint64_t last_progress, idle, idle_now; /* rounds since, in all and since it goes on */
-    bool starts_another; /* the scheduler was asked to, in a random order */
+    bool starts_another;                    /* the scheduler was asked to, in a random order */
     bool failed, told;
 };
 

@@ -326,7 +326,8 @@ static double operations_of(const kt_case *c) {
 }
 
 /* Whether the kernel takes the case, as far as its shape says: that spares making numbers for those that are
- * declined, most of LINEAR's and attention's. False with *end set past the last case. operations: of a case that it takes. */
+ * declined, most of LINEAR's and attention's. False with *end set past the last case. operations: of a case
+ * that it takes. */
 static bool takes_shape(const suite *s, const sl_kernel *kernel, int32_t index, double *operations,
                         bool *end) {
     kt_random random = random_of(s, kernel, index);
