@@ -76,7 +76,7 @@ endforeach()
 file(GLOB emulation_sources CONFIGURE_DEPENDS ${emulation_folder}/*.cc)
 list(FILTER emulation_sources EXCLUDE REGEX "/(test|order)_[^/]*$")
 add_library(emulation_runtime OBJECT ${emulation_sources})
-target_compile_options(emulation_runtime PRIVATE -O2 -g1 ${emulation_flags})
+target_compile_options(emulation_runtime PRIVATE -O3 -g1 ${emulation_flags})
 target_include_directories(emulation_runtime PRIVATE ${emulation_folder})
 
 file(GLOB_RECURSE cuda_host_sources CONFIGURE_DEPENDS src/backend/cuda/*.c)

@@ -271,18 +271,35 @@ static void run_halves(ptx_call &call, const ptx_instruction &instruction) {
     ptx_set(call, instruction.operands[0], result, bytes);
 }
 
-/* The most frequent ones: f16x2, two factors, no modifiers. */
-template <int OPERATION> static void run_f16x2(ptx_call &call, const ptx_instruction &instruction) {
-    const uint32_t x = ptx_get32(call, instruction.operands[1]), y = ptx_get32(call, instruction.operands[2]);
-    uint32_t result = 0;
+/* The most frequent ones: pairs, no modifiers. */
+template <int OPERATION, bool IS_BF16>
+static void run_pair(ptx_call &call, const ptx_instruction &instruction) {
+    uint32_t registers[3] = {}, result = 0;
+    for (int i = 0; i < (OPERATION == FMA ? 3 : 2); i++) {
+        registers[i] = ptx_get32(call, instruction.operands[(size_t)i + 1]);
+    }
     for (int half = 0; half < 2; half++) {
-        const float a = ptx_from_f16(x >> 16 * half & 0xffffu), b = ptx_from_f16(y >> 16 * half & 0xffffu);
-        const float value = OPERATION == MUL_LO ? a * b
-                            : OPERATION == ADD  ? to_odd((double)a + b)
-                                                : to_odd((double)a - b);
-        result |= ptx_to_f16(value) << 16 * half;
+        float values[3];
+        for (int i = 0; i < 3; i++) {
+            const uint32_t bits = registers[i] >> 16 * half & 0xffffu;
+            values[i] = IS_BF16 ? ptx_from_bf16(bits) : ptx_from_f16(bits);
+        }
+        const double x = values[0], y = values[1];
+        const float value = OPERATION == MUL_LO ? values[0] * values[1]
+                            : OPERATION == ADD  ? to_odd(x + y)
+                            : OPERATION == SUB  ? to_odd(x - y)
+                                                : to_odd(x * y + values[2]);
+        result |= (IS_BF16 ? ptx_to_bf16(value) : ptx_to_f16(value)) << 16 * half;
     }
     ptx_set(call, instruction.operands[0], result, 4);
+}
+
+template <bool IS_BF16> static ptx_function pair_function(int64_t operation) {
+    return operation == MUL_LO ? run_pair<MUL_LO, IS_BF16>
+           : operation == ADD  ? run_pair<ADD, IS_BF16>
+           : operation == SUB  ? run_pair<SUB, IS_BF16>
+           : operation == FMA  ? run_pair<FMA, IS_BF16>
+                               : run_halves;
 }
 
 static void run_half_signs(ptx_call &call, const ptx_instruction &instruction) {
@@ -682,13 +699,11 @@ static void decode_floating(ptx_decoder &decoder) {
         instruction.run = run_f64;
     } else if (ptx_is(type, "f16") || ptx_is(type, "f16x2") || ptx_is(type, "bf16") ||
                ptx_is(type, "bf16x2")) {
-        const bool plain = ptx_is(type, "f16x2") && instruction.c == 0;
         const bool signs = instruction.a == NEG || instruction.a == ABS;
-        instruction.run = signs                              ? run_half_signs
-                          : plain && instruction.a == MUL_LO ? run_f16x2<MUL_LO>
-                          : plain && instruction.a == ADD    ? run_f16x2<ADD>
-                          : plain && instruction.a == SUB    ? run_f16x2<SUB>
-                                                             : run_halves;
+        instruction.run = signs                               ? run_half_signs
+                          : instruction.c || type->bytes != 4 ? run_halves
+                          : ptx_is(type, "bf16x2")            ? pair_function<true>(instruction.a)
+                                                              : pair_function<false>(instruction.a);
     } else {
         ptx_unknown(decoder, "type not supported");
     }

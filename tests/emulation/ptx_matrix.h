@@ -51,11 +51,20 @@ static inline void ptx_factors(const ptx_factor &factor, const unsigned char *fr
             memcpy(&bits, from + 2 * i, sizeof bits);
             to[i] = is_bf16 ? ptx_from_bf16(bits) : ptx_from_f16(bits);
         }
+    } else if (factor.bytes == 1) {
+        static float values[2][256]; /* of formats of eight bits, by whether they have an infinity */
+        float *table = values[factor.format.has_infinity];
+        for (uint32_t bits = 0; bits < 256 && table[255] == 0; bits++) { /* all ones: NaN */
+            table[bits] = ptx_widen(bits, factor.format);
+        }
+        for (uint32_t i = 0; i < count; i++) {
+            to[i] = table[from[i]];
+        }
     } else {
         for (uint32_t i = 0; i < count; i++) {
-            uint32_t bits = 0;
-            memcpy(&bits, from + i * (uint32_t)factor.bytes, (size_t)factor.bytes);
-            to[i] = ptx_widen(factor.bytes == 4 ? bits >> 13 : bits, factor.format);
+            uint32_t bits;
+            memcpy(&bits, from + 4 * i, sizeof bits);
+            to[i] = ptx_widen(bits >> 13, factor.format);
         }
     }
 }
@@ -64,19 +73,28 @@ static inline void ptx_factors(const ptx_factor &factor, const unsigned char *fr
  * the order does not matter, as it does not on the device: kernels of one class may have columns of one
  * product in different places. The device also cuts off where this rounds. */
 static inline void ptx_multiply(const float *a, const float *b, float *sums, const uint32_t (&sizes)[3]) {
+    typedef double four __attribute__((vector_size(32)));
+    typedef float four_floats __attribute__((vector_size(16)));
+    enum { DEPTH = 32 };
     const uint32_t rows = sizes[0], columns = sizes[1], depth = sizes[2];
-    for (uint32_t m = 0; m < rows; m++) {
-        for (uint32_t n = 0; n < columns; n += 8) {
-            double sum[8] = {};
+    four block[DEPTH][2];
+    for (uint32_t n = 0; n < columns; n += 8) {
+        for (uint32_t k = 0; k < depth; k++) {
+            four_floats halves[2];
+            memcpy(halves, b + k * columns + n, sizeof halves);
+            block[k][0] = __builtin_convertvector(halves[0], four);
+            block[k][1] = __builtin_convertvector(halves[1], four);
+        }
+        for (uint32_t m = 0; m < rows; m++) {
+            four low = {}, high = {};
             for (uint32_t k = 0; k < depth; k++) {
                 const double factor = a[m * depth + k];
-                for (uint32_t i = 0; i < 8; i++) {
-                    sum[i] += factor * b[k * columns + n + i];
-                }
+                low += factor * block[k][0];
+                high += factor * block[k][1];
             }
-            for (uint32_t i = 0; i < 8; i++) {
-                sums[m * columns + n + i] = (float)sum[i];
-            }
+            const four_floats halves[2] = {__builtin_convertvector(low, four_floats),
+                                           __builtin_convertvector(high, four_floats)};
+            memcpy(sums + m * columns + n, halves, sizeof halves);
         }
     }
 }

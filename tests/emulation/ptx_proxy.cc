@@ -6,10 +6,11 @@
 enum { PIECE = 16, PIECES = EMU_SHARED_WINDOW / PIECE };
 
 struct ptx_async_view {
-    std::vector<unsigned char> seen;    /* the window; of watched pieces */
-    std::vector<bool> watched, brought; /* [PIECES]; brought: by a bulk copy */
-    std::vector<uint32_t> list;         /* of the watched pieces */
-    bool fenced;                        /* ever, by any thread */
+    std::vector<unsigned char> seen;                 /* the window; of watched pieces */
+    std::vector<bool> watched, brought;              /* [PIECES]; brought: by a bulk copy */
+    std::vector<std::pair<uint32_t, uint32_t>> runs; /* of watched pieces, first and end; while `counted` */
+    bool counted;
+    bool fenced; /* ever, by any thread */
 };
 
 void ptx_async_view_delete::operator()(ptx_async_view *view) const {
@@ -31,12 +32,30 @@ static void see(ptx_async_view &view, const unsigned char *shared, uint32_t piec
     memcpy(&view.seen[piece * PIECE], shared + piece * PIECE, PIECE);
 }
 
+static void count_runs(ptx_async_view &view) {
+    view.runs.clear();
+    for (uint32_t piece = 0; piece < PIECES; piece++) {
+        if (!view.watched[piece]) {
+            continue;
+        }
+        if (view.runs.empty() || view.runs.back().second != piece) {
+            view.runs.push_back({piece, piece});
+        }
+        view.runs.back().second++;
+    }
+    view.counted = true;
+}
+
 void ptx_proxy_fence(void) {
     emu_block *block = emu_self()->block;
     ptx_async_view &view = view_of(block);
     view.fenced = true;
-    for (const uint32_t piece : view.list) {
-        see(view, block->shared, piece);
+    if (!view.counted) {
+        count_runs(view);
+    }
+    for (const auto &run : view.runs) {
+        memcpy(&view.seen[run.first * PIECE], block->shared + run.first * PIECE,
+               (run.second - run.first) * PIECE);
     }
 }
 
@@ -68,7 +87,7 @@ void ptx_proxy_read(uint32_t offset, uint32_t bytes, const ptx_instruction &inst
         }
         if (!view.watched[piece]) {
             view.watched[piece] = true;
-            view.list.push_back(piece);
+            view.counted = false;
             see(view, block->shared, piece);
         }
     }

@@ -242,15 +242,14 @@ static ptx_warpgroup &own_warpgroup(const ptx_instruction &instruction) {
 
 /* The accumulators of a pending product that are these registers of the thread. */
 static std::shared_ptr<accumulators> find_pending(const ptx_warpgroup &group, uint32_t thread,
-                                                  uint64_t before, const std::vector<uint32_t *> &registers) {
-    std::shared_ptr<accumulators> found;
-    for (uint64_t i = group.done; i < before; i++) {
+                                                  uint64_t before, const uint32_t *first_register) {
+    for (uint64_t i = before; i-- > group.done;) {
         const std::shared_ptr<accumulators> &sums = group.products[i - group.done].sums;
-        if (!sums->threads[thread].empty() && sums->threads[thread][0] == registers[0]) {
-            found = sums;
+        if (!sums->threads[thread].empty() && sums->threads[thread][0] == first_register) {
+            return sums;
         }
     }
-    return found;
+    return nullptr;
 }
 
 /* How the operands behind the factors are counted: scale of D, of A, of B, transposition of A, of B. */
@@ -318,11 +317,12 @@ static void issue_accumulators(const ptx_call &call, ptx_warpgroup &group, produ
                                uint64_t number) {
     const ptx_instruction &instruction = *product->instruction;
     const uint32_t columns = (uint32_t)instruction.a, thread = emu_self()->index % EMU_WARPGROUP;
-    std::vector<uint32_t *> registers;
-    for (const ptx_operand &operand : instruction.operands[0].parts) {
-        registers.push_back((uint32_t *)call.arguments[operand.index].at);
+    const std::vector<ptx_operand> &parts = instruction.operands[0].parts;
+    uint32_t *registers[LARGEST / 2];
+    for (size_t i = 0; i < parts.size(); i++) {
+        registers[i] = (uint32_t *)call.arguments[parts[i].index].at;
     }
-    const std::shared_ptr<accumulators> pending = find_pending(group, thread, number, registers);
+    const std::shared_ptr<accumulators> pending = find_pending(group, thread, number, registers[0]);
     if (!product->sums) {
         product->sums = pending ? pending : std::make_shared<accumulators>();
         product->sums->values.resize(ROWS * columns);
@@ -331,7 +331,9 @@ static void issue_accumulators(const ptx_call &call, ptx_warpgroup &group, produ
     }
     accumulators &sums = *product->sums;
     if (pending) {
-        if (pending != product->sums || pending->threads[thread] != registers) {
+        const std::vector<uint32_t *> &known = pending->threads[thread];
+        if (pending != product->sums ||
+            !std::equal(known.begin(), known.end(), registers, registers + parts.size())) {
             ptx_fail(instruction, "its accumulators are some of those of another pending product");
         }
         check_registers(sums, thread, instruction);
@@ -340,7 +342,7 @@ static void issue_accumulators(const ptx_call &call, ptx_warpgroup &group, produ
     if (!ptx_thread_now()->fenced) {
         ptx_fail(instruction, "no wgmma.fence since the accumulators were last used");
     }
-    sums.threads[thread] = registers;
+    sums.threads[thread].assign(registers, registers + parts.size());
     take_registers(sums, thread, instruction.c & TO_F16, columns);
 }
 

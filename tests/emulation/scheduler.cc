@@ -81,13 +81,19 @@ struct block_state {
     cluster_state *cluster = nullptr;
 };
 
+/* The fibers that can go on: in order those of `turns`, in a random order any of the others. */
+struct ready_fibers {
+    std::deque<fiber *> turns;
+    std::vector<fiber *> early, late;
+};
+
 } // namespace
 
 struct emu_grid {
     const emu_launch *launch;
     void *context; /* the scheduler's own */
-    std::deque<fiber *> ready, paused;
-    std::vector<fiber *> polling;
+    ready_fibers ready;
+    std::vector<fiber *> paused, polling;
     std::vector<std::unique_ptr<cluster_state>> clusters;
     std::vector<block_state *> spare;
     uint64_t next_block, blocks;
@@ -98,6 +104,7 @@ struct emu_grid {
     bool first_waits;
     bool lets_early; /* a thread lets the next launch begin that has not waited itself */
     uint64_t last_progress, idle, idle_now; /* rounds since, in all and since it goes on */
+    bool starts_another;                    /* the scheduler was asked to, in a random order */
     bool failed, told;
 };
 
@@ -121,17 +128,55 @@ uint64_t random_number() {
     return x ^ x >> 31;
 }
 
+/* Below `count`. */
+size_t random_below(size_t count) {
+    return (size_t)((random_number() >> 32) * count >> 32);
+}
+
+bool any_ready() {
+    const ready_fibers &ready = grid->ready;
+    return !ready.turns.empty() || !ready.early.empty() || !ready.late.empty();
+}
+
+void make_ready(fiber *who) {
+    ready_fibers &ready = grid->ready;
+    if (!emu_order_seed) {
+        ready.turns.push_back(who);
+    } else {
+        (who->late ? ready.late : ready.early).push_back(who);
+    }
+}
+
+/* Threads that all took turns would hardly get further apart than from one shuffle to the next, and a missing
+ * barrier would show only there: so some warps stay behind. */
+fiber *take_ready() {
+    enum { SELDOM = 64 };
+    ready_fibers &ready = grid->ready;
+    if (!emu_order_seed) {
+        fiber *next = ready.turns.front();
+        ready.turns.pop_front();
+        return next;
+    }
+    const bool hardly = ready.early.empty() || (!ready.late.empty() && random_below(SELDOM) == 0);
+    std::vector<fiber *> &from = hardly ? ready.late : ready.early;
+    std::swap(from[random_below(from.size())], from.back());
+    fiber *next = from.back();
+    from.pop_back();
+    return next;
+}
+
 /* The next one that is ready takes over; the scheduler does if there is none, if this one has ended, and in a
- * random order, where it chooses. */
+ * random order now and then, so that it starts other blocks. */
 void give_way() {
+    enum { OFTEN = 256 };
     fiber *me = self();
     me->atomics = 0;
-    if (emu_order_seed || grid->ready.empty() || me->state == ENDED) {
+    grid->starts_another = emu_order_seed && random_below(OFTEN) == 0;
+    if (grid->starts_another || !any_ready() || me->state == ENDED) {
         emu_switch(&me->context, grid->context);
         return;
     }
-    fiber *next = grid->ready.front();
-    grid->ready.pop_front();
+    fiber *next = take_ready();
     if (next != me) {
         emu_now = &next->thread;
         emu_switch(&me->context, next->context);
@@ -140,7 +185,7 @@ void give_way() {
 
 void wake(fiber *who) {
     who->state = READY;
-    grid->ready.push_back(who);
+    make_ready(who);
 }
 
 void wake_all(std::vector<fiber *> &waiting) {
@@ -153,8 +198,7 @@ void wake_all(std::vector<fiber *> &waiting) {
 /* In a random order the last one to come to a barrier is not always the first one to go on. */
 void maybe_give_way() {
     if (emu_order_seed && random_number() % 2) {
-        self()->state = READY;
-        grid->ready.push_back(self());
+        wake(self());
         give_way();
     }
 }
@@ -510,21 +554,6 @@ void on_fault(const void *address, const void *place) {
  * for, and until nobody has it. */
 enum { BRIEFLY = 4, PATIENCE = 100000 };
 
-fiber *take_ready() {
-    /* Threads that all took turns would hardly get further apart than from one shuffle to the next, and a
-     * missing barrier would show only there: so some warps stay behind. */
-    enum { TRIES = 16 };
-    for (int i = 0; emu_order_seed && i < TRIES; i++) {
-        std::swap(grid->ready[random_number() % grid->ready.size()], grid->ready.front());
-        if (!grid->ready.front()->late) {
-            break;
-        }
-    }
-    fiber *next = grid->ready.front();
-    grid->ready.pop_front();
-    return next;
-}
-
 /* Those whose condition has come true become ready. */
 void poll() {
     auto &polling = grid->polling;
@@ -548,7 +577,7 @@ bool can_start() {
 /* Makes somebody ready, if that can be; false when all wait for each other. */
 bool find_work() {
     poll();
-    if (!grid->ready.empty()) {
+    if (any_ready()) {
         return true;
     }
     if (can_start()) {
@@ -562,7 +591,10 @@ bool find_work() {
     grid->idle = is_idle ? grid->idle + 1 : 0;
     grid->idle_now = is_idle ? grid->idle_now + 1 : 0;
     grid->last_progress = grid->progress;
-    grid->ready.swap(grid->paused);
+    for (fiber *who : grid->paused) {
+        make_ready(who);
+    }
+    grid->paused.clear();
     return grid->idle < PATIENCE;
 }
 
@@ -572,13 +604,15 @@ bool is_left() {
 
 /* Until all have ended, or, if `briefly`, nobody has done anything for a while. */
 void run_all(bool briefly) {
+    enum { AT_ONCE = 4 };
     grid->idle_now = 0;
     while (!grid->failed && is_left() && !(briefly && grid->idle_now >= BRIEFLY)) {
-        /* In a random order several blocks are under way at once even where none of them waits. */
-        if (emu_order_seed && can_start() && random_number() % 256 == 0) {
+        /* In a random order several blocks are under way at once even where none of them waits; not many, as
+         * their stacks would not fit into a processor's caches. */
+        if (grid->starts_another && can_start() && grid->clusters.size() < AT_ONCE) {
             start_cluster();
         }
-        if (grid->ready.empty() && !find_work()) {
+        if (!any_ready() && !find_work()) {
             say_kernel();
             emu_report("a deadlock: all threads wait");
             report_waiting();

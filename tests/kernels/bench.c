@@ -70,7 +70,7 @@ static void bench_case(sl_backend *backend, const sl_kernel *kernel, const kt_ca
 static bool make_bench(sl_backend *backend, const sl_kernel *kernel, int32_t variant, int32_t rows,
                        uint64_t seed, kt_case *c) {
     const bool linear = kernel->op == SL_OP_LINEAR; /* its numbers take long: not for nothing */
-    kt_random random = {seed};
+    kt_random random = {.state = seed};
     if (!kt_make_bench(c, kernel->op, variant, rows, kernel->activation, linear ? NULL : &random)) {
         return false;
     }
@@ -88,7 +88,7 @@ void kt_bench(sl_backend *backend, const sl_kernel *kernel, uint64_t seed) {
         for (int i = 0; i < 5; i++) {
             kt_case c;
             if (make_bench(backend, kernel, variant, rows[i], seed, &c)) {
-                kt_random random = {seed};
+                kt_random random = {.state = seed};
                 bench_case(backend, kernel, &c, rows[i], &random);
                 kt_case_free(&c);
             }

@@ -50,7 +50,7 @@ static float draw(style how, kt_random *random) {
 
 static float *random_floats(size_t count, style how, kt_random *random) {
     float *data = kt_alloc(count, sizeof *data);
-    for (size_t i = 0; i < count && random; i++) {
+    for (size_t i = 0; i < count && random && !random->only_shapes; i++) {
         data[i] = draw(how, random);
     }
     return data;

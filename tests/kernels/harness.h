@@ -11,6 +11,7 @@
 
 typedef struct kt_random {
     uint64_t state;
+    bool only_shapes; /* of cases: their floats are zeros */
 } kt_random;
 
 uint64_t kt_next(kt_random *random);

@@ -152,7 +152,13 @@ static void round_weights(const sl_weight *weight, sl_value_type x, float *w) {
 /* In eight sums, which a compiler may have side by side. */
 static double dot(const float *w, const double *x, int32_t count) {
     double sums[8] = {0};
-    for (int32_t k = 0; k < count; k++) {
+    int32_t k = 0;
+    for (; k + 8 <= count; k += 8) {
+        for (int32_t i = 0; i < 8; i++) {
+            sums[i] += (double)w[k + i] * x[k + i];
+        }
+    }
+    for (; k < count; k++) {
         sums[k % 8] += (double)w[k] * x[k];
     }
     return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
@@ -717,13 +723,14 @@ static void attend(const kt_case *c, const kt_result *result, const cached_head 
         last = all ? cached->rows - 1 : index + group->window - 1;
     }
     double *scores = kt_alloc((size_t)last + 1, sizeof *scores);
+    double *q = kt_alloc((size_t)group->key_size, sizeof *q);
+    double *sums = kt_alloc((size_t)group->value_size, sizeof *sums);
     double largest = sinks ? sinks[head] : -INFINITY, total = 0;
+    for (int32_t i = 0; i < group->key_size; i++) {
+        q[i] = in_at(c, 0, row, head * attention->q_stride + i);
+    }
     for (int32_t j = first; j <= last; j++) {
-        for (int32_t i = 0; i < group->key_size; i++) {
-            scores[j] +=
-                in_at(c, 0, row, head * attention->q_stride + i) * (double)k[j * group->key_size + i];
-        }
-        scores[j] *= attention->scale;
+        scores[j] = dot(k + j * group->key_size, q, group->key_size) * (double)attention->scale;
         if (attention->softcap > 0) {
             scores[j] = (double)attention->softcap * tanh(scores[j] / (double)attention->softcap);
         }
@@ -731,18 +738,21 @@ static void attend(const kt_case *c, const kt_result *result, const cached_head 
     }
     total = sinks ? exp((double)sinks[head] - largest) : 0;
     for (int32_t j = first; j <= last; j++) {
-        total += exp(scores[j] - largest);
+        scores[j] = exp(scores[j] - largest);
+        total += scores[j];
+    }
+    for (int32_t j = first; j <= last; j++) {
+        const double weight = scores[j] / total;
+        for (int32_t i = 0; i < group->value_size; i++) {
+            sums[i] += weight * (double)v[j * group->value_size + i];
+        }
     }
     for (int32_t i = 0; i < group->value_size; i++) {
-        double y = 0;
-        for (int32_t j = first; j <= last; j++) {
-            y += exp(scores[j] - largest) / total * (double)v[j * group->value_size + i];
-        }
-        if (has(c, 1)) {
-            y *= sigmoid(in_at(c, 1, row, head * attention->gate_stride + i));
-        }
-        compare(sum, y, out_at(c, result, 0, row, head * group->value_size + i));
+        const double gate = has(c, 1) ? sigmoid(in_at(c, 1, row, head * attention->gate_stride + i)) : 1;
+        compare(sum, sums[i] * gate, out_at(c, result, 0, row, head * group->value_size + i));
     }
+    free(sums);
+    free(q);
     free(scores);
 }
 

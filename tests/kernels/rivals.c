@@ -135,7 +135,7 @@ typedef struct timing {
 } timing;
 
 static bool time_row(const kt_rivals *r, sl_backend *backend, int32_t row, kt_work work, timing *timing) {
-    kt_random random = {r->seed};
+    kt_random random = {.state = r->seed};
     const char *declined;
     kt_case c;
     work.activation = kernel_at(r, row)->activation;

@@ -236,17 +236,18 @@ static bool has_buckets(const suite *s, const sl_kernel *kernel) {
 
 /* Kernels of one class give the same bits, whatever the rows of a bucket: the first rows by all of the class,
  * in buckets of several sizes, and all rows. On the CPU, where a plan has one bucket, tiers are compared, in
- * one size. */
+ * one size: each with the next that takes the case, which is compared with the one behind it in its turn. */
 static bool check_class(const suite *s, const sl_kernel *kernel, const kt_case *c, const kt_result *whole,
                         kt_random *random) {
     static const int32_t sizes[] = {1, 3, 4, 8, 30, 96, 128, INT32_MAX, 256};
     const size_t size_count = sizeof sizes / sizeof *sizes;
     int32_t count = 0;
     const sl_kernel *const *kernels = s->backend->functions->kernels(s->backend, &count);
-    bool good = true;
-    for (int32_t k = 0; k < count && good; k++) {
+    bool good = true, behind = kernel->deterministic, met = false;
+    for (int32_t k = 0; k < count && good && !met; k++) {
         const sl_kernel *other = kernels[k];
-        if (other->op != kernel->op || other->activation != kernel->activation ||
+        behind = behind || other == kernel;
+        if (!behind || other->op != kernel->op || other->activation != kernel->activation ||
             strcmp(other->numeric_class, kernel->numeric_class) != 0) {
             continue;
         }
@@ -256,6 +257,7 @@ static bool check_class(const suite *s, const sl_kernel *kernel, const kt_case *
             if ((other == kernel && fewer.rows == c->rows) || !kt_choose(s->backend, other, &fewer)) {
                 continue;
             }
+            met = !kernel->deterministic && other != kernel;
             good = run_on(s->backend, other, &fewer, KT_WHOLE, random, &result);
             if (good) {
                 char what[160];
@@ -322,7 +324,7 @@ static double now(void) {
 
 /* Each case has its own numbers, so that one of them can be run alone. */
 static kt_random random_of(const suite *s, const sl_kernel *kernel, int32_t index) {
-    return (kt_random){s->seed * 1000003u + (uint64_t)kernel->op * 1009u + (uint64_t)index};
+    return (kt_random){.state = s->seed * 1000003u + (uint64_t)kernel->op * 1009u + (uint64_t)index};
 }
 
 static double operations_of(const kt_case *c) {
@@ -331,11 +333,13 @@ static double operations_of(const kt_case *c) {
 }
 
 /* Whether the kernel takes the case, as far as its shape says: that spares making numbers for those that are
- * declined, most of LINEAR's. False with *end set past the last case. operations: of a case that it takes. */
+ * declined, most of LINEAR's and attention's. False with *end set past the last case. operations: of a case
+ * that it takes. */
 static bool takes_shape(const suite *s, const sl_kernel *kernel, int32_t index, double *operations,
                         bool *end) {
     kt_random random = random_of(s, kernel, index);
     kt_case c;
+    random.only_shapes = kernel->op == SL_OP_ATTENTION || kernel->op == SL_OP_CACHE_WRITE;
     *end =
         !kt_make_case(&c, kernel->op, index, kernel->activation, kernel->op == SL_OP_LINEAR ? NULL : &random);
     if (*end) {

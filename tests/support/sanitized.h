@@ -14,6 +14,7 @@
 #endif
 
 /* Weights of these types are made by searching a codebook, which takes minutes there: test_qtype does it. */
-#define SEARCHED_SLOWLY(type) (SANITIZED && (type) >= SL_QTYPE_IQ3_XXS && (type) <= SL_QTYPE_IQ1_M)
+#define SEARCHED(type) ((type) >= SL_QTYPE_IQ3_XXS && (type) <= SL_QTYPE_IQ1_M)
+#define SEARCHED_SLOWLY(type) (SANITIZED && SEARCHED(type))
 
 #endif

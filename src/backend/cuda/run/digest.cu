@@ -2,7 +2,7 @@
 #include "backend/cuda/run/run.h"
 #include "backend/cuda/common/device.cuh"
 
-enum { THREADS = 256, BLOCKS = 264 };
+enum { THREADS = 256, BLOCKS = 264, WORDS = 8 }; /* WORDS: of a thread at least, where there are many */
 
 /* splitmix64's finaliser, so that a word counts together with its place. */
 static __device__ unsigned long long mix(unsigned long long z) {
@@ -22,6 +22,8 @@ static __global__ void digest_kernel(const uint32_t *words, uint64_t count, unsi
 
 cudaError_t sl_cuda_digest(const void *data, uint64_t bytes, unsigned long long *digest,
                            cudaStream_t stream) {
-    digest_kernel<<<BLOCKS, THREADS, 0, stream>>>((const uint32_t *)data, bytes / sizeof(uint32_t), digest);
+    const uint64_t words = bytes / sizeof(uint32_t), needed = words / (THREADS * WORDS) + 1;
+    const uint32_t blocks = (uint32_t)(needed < BLOCKS ? needed : BLOCKS);
+    digest_kernel<<<blocks, THREADS, 0, stream>>>((const uint32_t *)data, words, digest);
     return cudaGetLastError();
 }
