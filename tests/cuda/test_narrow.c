@@ -21,6 +21,7 @@ typedef struct narrow_case {
     bool any_numbers; /* E4M3 of all sizes; else whole numbers */
     bool has_bias, has_residual;
     bool has_blocks; /* of 128 outputs with one scale */
+    bool is_gated;   /* half of the outputs are gates, the others their values */
     bool odd;        /* rows of y, residual and bias begin at no multiple of 16 bytes */
     bool not_numbers;
     bool zero_scales;
@@ -45,6 +46,9 @@ static const narrow_case cases[] = {
     {"E4M3, blocks, experts", E4M3(140, 384, 256), .has_blocks = true, .experts = 3, .has_bias = true},
     {"E4M3, experts", E4M3(300, 200, 256), .experts = 5, .has_bias = true, .has_residual = true},
     {"E4M3, many experts, any numbers", E4M3(160, 70, 128), .experts = 67, .any_numbers = true},
+    {"E4M3, gates and values", E4M3(300, 2 * 104, 640), .is_gated = true},
+    {"E4M3, gates and values, blocks", E4M3(140, 2 * 384, 640), .is_gated = true, .has_blocks = true},
+    {"int8, gates and values", S8(300, 2 * 296, 1280), .is_gated = true},
     {"int8, one group, one output", S8(3, 1, 256)},
     {"int8, more than a slot of scales", S8(70, 200, 1280), .has_bias = true},
     {"int8, several tiles, rows that lie odd", S8(300, 195, 512), .has_bias = true, .has_residual = true,
@@ -357,30 +361,46 @@ static void free_device(device_operands *device) {
 
 static sl_narrow_product product_of(const narrow_case *test, const operands *host,
                                     const device_operands *device) {
-    return (sl_narrow_product){.kind = test->kind,
-                               .rows = test->rows,
-                               .outputs = test->outputs,
-                               .columns = test->columns,
-                               .x = device->x,
-                               .x_row_bytes = host->x_row_bytes,
-                               .x_scales = host->x_scales,
-                               .weights = device->weights,
-                               .weight_row_bytes = host->weight_row_bytes,
-                               .weight_scales = device->weight_scales,
-                               .scale_row_bytes = host->scale_row * 4,
-                               .has_blocks = test->has_blocks,
-                               .y = device->y + host->first,
-                               .y_row_bytes = host->y_row * 4,
-                               .bias = test->has_bias ? device->bias + host->first : NULL,
-                               .residual = test->has_residual ? device->residual + host->first : NULL,
-                               .residual_row_bytes = host->residual_row * 4,
-                               .true_rows = device->rows,
-                               .experts = test->experts,
-                               .offsets = test->experts ? device->offsets : NULL,
-                               .list = test->experts ? device->list : NULL};
+    const int32_t width = test->outputs / 2;
+    return (sl_narrow_product){
+        .kind = test->kind,
+        .rows = test->rows,
+        .outputs = test->is_gated ? width : test->outputs,
+        .columns = test->columns,
+        .x = device->x,
+        .x_row_bytes = host->x_row_bytes,
+        .x_scales = host->x_scales,
+        .weights = device->weights,
+        .weight_row_bytes = host->weight_row_bytes,
+        .weight_scales = device->weight_scales,
+        .scale_row_bytes = host->scale_row * 4,
+        .has_blocks = test->has_blocks,
+        .values = test->is_gated ? device->weights + (uint64_t)width * host->weight_row_bytes : NULL,
+        .value_scales = device->weight_scales + (uint64_t)width * host->scale_row,
+        .activated = (uint16_t *)(void *)device->y,
+        .activated_row_bytes = host->y_row * 4,
+        .activation = SL_ACTIVATION_SILU,
+        .y = device->y + host->first,
+        .y_row_bytes = host->y_row * 4,
+        .bias = test->has_bias ? device->bias + host->first : NULL,
+        .residual = test->has_residual ? device->residual + host->first : NULL,
+        .residual_row_bytes = host->residual_row * 4,
+        .true_rows = device->rows,
+        .experts = test->experts,
+        .offsets = test->experts ? device->offsets : NULL,
+        .list = test->experts ? device->list : NULL};
 }
 
 static const uint32_t untouched = 0xdeadbeefu;
+
+/* Of a row of y that is written. */
+static uint64_t written_floats(const narrow_case *test) {
+    return (uint64_t)test->outputs / (test->is_gated ? 4 : 1);
+}
+
+static int32_t shapes_of(const narrow_case *test) {
+    return test->is_gated ? SL_NARROW_GATED_SHAPES : SL_NARROW_SHAPES;
+}
 
 typedef struct narrow_run {
     const narrow_case *test;
@@ -411,8 +431,7 @@ static bool multiply(const narrow_run *run, int32_t shape, int32_t rows, float *
     CHECK_CUDA(cudaMemcpy(y, run->device->y, host->y_floats * 4, cudaMemcpyDeviceToHost));
     bool kept = true;
     for (uint64_t i = 0; i < host->y_floats; i++) {
-        const bool between =
-            i < host->first || (i - host->first) % host->y_row >= (uint64_t)run->test->outputs;
+        const bool between = i < host->first || (i - host->first) % host->y_row >= written_floats(run->test);
         if (between || (i - host->first) / host->y_row >= (uint64_t)rows) {
             kept = kept && memcmp(&y[i], &untouched, 4) == 0;
         }
@@ -424,6 +443,29 @@ static bool multiply(const narrow_run *run, int32_t shape, int32_t rows, float *
     free(fill);
     free(plan);
     return kept;
+}
+
+/* BF16 numbers, which have eight bits. */
+static bool check_activated(const narrow_case *test, const operands *host, const float *y) {
+    const int32_t width = test->outputs / 2;
+    for (int32_t row = 0; row < test->rows; row++) {
+        for (int32_t output = 0; output < width; output++) {
+            const double gate = (double)expect(test, host, row, output).chain;
+            const double wanted =
+                gate / (1 + exp(-gate)) * (double)expect(test, host, row, width + output).chain;
+            uint16_t half;
+            memcpy(&half, (const char *)(y + (uint64_t)row * host->y_row) + 2 * output, 2);
+            const uint32_t bits = (uint32_t)half << 16;
+            float got;
+            memcpy(&got, &bits, 4);
+            if (!(fabs((double)got - wanted) <= fabs(wanted) / 255 + 1e-30)) {
+                printf("FAILED %s: row %d, output %d: %.9g, expected %.9g\n", test->name, (int)row,
+                       (int)output, (double)got, wanted);
+                return false;
+            }
+        }
+    }
+    return true;
 }
 
 static bool check_values(const narrow_case *test, const operands *host, const float *y) {
@@ -447,7 +489,7 @@ static bool same_rows(const narrow_run *run, const float *y, const float *other,
     const operands *host = run->host;
     for (int32_t row = 0; row < rows; row++) {
         const uint64_t at = host->first + (uint64_t)row * host->y_row;
-        if (memcmp(&y[at], &other[at], (size_t)run->test->outputs * 4) != 0) {
+        if (memcmp(&y[at], &other[at], written_floats(run->test) * 4) != 0) {
             printf("FAILED %s: row %d of %d has other bits\n", run->test->name, (int)row, (int)rows);
             return false;
         }
@@ -462,13 +504,14 @@ static bool run_case(const narrow_case *test, const sl_cuda_context *context, cu
     device_operands device = to_device(test, &host);
     const narrow_run run = {test, &host, &device, context, stream};
     float *y = allocated(malloc(host.y_floats * 4)), *other = allocated(malloc(host.y_floats * 4));
-    bool passed = multiply(&run, 0, test->rows, y) && check_values(test, &host, y);
-    for (int32_t shape = 1; shape < SL_NARROW_SHAPES && passed; shape++) {
+    bool passed = multiply(&run, 0, test->rows, y) &&
+                  (test->is_gated ? check_activated(test, &host, y) : check_values(test, &host, y));
+    for (int32_t shape = 1; shape < shapes_of(test) && passed; shape++) {
         passed = multiply(&run, shape, test->rows, other) && same_rows(&run, y, other, test->rows);
     }
     for (size_t i = 0; i < sizeof counts / sizeof *counts && passed; i++) {
         if (counts[i] < test->rows && !test->experts) {
-            passed = multiply(&run, (int32_t)(i % SL_NARROW_SHAPES), counts[i], other) &&
+            passed = multiply(&run, (int32_t)i % shapes_of(test), counts[i], other) &&
                      same_rows(&run, y, other, counts[i]);
         }
     }

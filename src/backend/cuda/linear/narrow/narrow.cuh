@@ -170,12 +170,14 @@ static __device__ __forceinline__ void narrow_bring(uint32_t to, const CUtensorM
     }
 }
 
-/* Where scales of weights lie in a slot: of OUTPUTS outputs, and of as many values behind them. */
+/* Where scales of weights lie in a slot: of OUTPUTS outputs, and of as many values behind them. Boxes come to
+ * multiples of 128 bytes. */
 template <int OUTPUTS, bool BLOCKS> struct narrow_scaled {
     enum {
         same = BLOCKS ? SL_NARROW_BLOCK / 2 : 1, /* outputs */
         rows = (OUTPUTS + same - 1) / same,
-        bytes = rows * NARROW_SCALED * 4
+        bytes = rows * NARROW_SCALED * 4,
+        values = (bytes + 127) / 128 * 128
     };
 };
 
@@ -194,7 +196,7 @@ static __device__ __forceinline__ void narrow_bring_scales(const narrow_work &wo
     sl_box_copy(to + memory::x_scales_bytes, &work.plan.weight_scales, group * 4, tile.output / scaled::same,
                 tile.expert, full);
     if constexpr (GATED) {
-        sl_box_copy(to + memory::x_scales_bytes + scaled::bytes, &work.plan.value_scales, group * 4,
+        sl_box_copy(to + memory::x_scales_bytes + scaled::values, &work.plan.value_scales, group * 4,
                     tile.output / scaled::same, tile.expert, full);
     }
     places.slot.next();
@@ -437,11 +439,11 @@ typedef struct narrow_scales {
  * have 128. */
 template <int WIDTH, bool GATED>
 static __device__ __forceinline__ float narrow_block_scale(const narrow_scales &scales, int i) {
-    enum { OUTPUTS = GATED ? WIDTH / 2 : WIDTH, ROWS = narrow_scaled<OUTPUTS, true>::rows };
-    const int first = i % (OUTPUTS / 8) * 8, row = i / (OUTPUTS / 8) * ROWS + first / 64;
+    enum { OUTPUTS = GATED ? WIDTH / 2 : WIDTH, VALUES = narrow_scaled<OUTPUTS, true>::values / 4 };
+    const int first = i % (OUTPUTS / 8) * 8, row = first / 64;
     /* With a shift, which is 32, the upper half of 64 outputs is of the next. */
     const bool next = GATED && OUTPUTS % 64 != 0 && first % 64 >= 32 && scales.shift > 0;
-    return scales.weights[(row + (next ? 1 : 0)) * NARROW_SCALED];
+    return scales.weights[i / (OUTPUTS / 8) * VALUES + (row + (next ? 1 : 0)) * NARROW_SCALED];
 }
 
 /* sums += what the tensor cores added of a group, times the scales. */
