@@ -93,7 +93,7 @@ describe('--config', () => {
     chunk: 64, 'ubatch-size': 64, sequences: 3, parallel: 3, 'kv-type': 'f32', 'cache-type-k': 'f32', 'cache-tokens': 2048, 'memory-limit': '1G', 'host-memory-limit': '1G', 'expert-cache': '1G', 'expert-pin': null, 'expert-stats': null, // there are no experts
     'gpu-layers': 0, 'n-gpu-layers': 0, 'n-cpu-moe': 0, 'cpu-experts': 0, 'cpu-moe': false, 'no-prefix-reuse': false, 'kv-budget': 256, 'kv-window': 32, 'kv-pool': 5,
     'cache-disk': path.join(folder, 'beginnings'), 'cache-disk-bytes': '10M', 'no-fusion': true, 'no-repack': true, 'no-graphs': true, kernel: 'linear/',
-    deterministic: true, 'prompt-precision': 'bf16', 'chat-template': template, 'chat-template-file': template, 'template-option': ['enable_thinking=false'],
+    deterministic: true, 'prompt-precision': 'bf16', 'weight-copies': 'never', 'chat-template': template, 'chat-template-file': template, 'template-option': ['enable_thinking=false'],
     'chat-template-kwargs': '{"tone": "kind"}', 'no-model-sampling': true, 'reasoning-budget': 64,
     speculate: 'draft', draft: 'mini', 'model-draft': 'mini', drafts: 3, 'draft-max': 3, 'draft-n': 3, 'draft-always': true, 'ngram-longest': 3, 'ngram-shortest': 1, embedding: false, embeddings: false,
     'cache-folder': path.join(folder, 'models'), offline: true, mirror: 'http://127.0.0.1:9', 'token-file': keys, connections: 2,

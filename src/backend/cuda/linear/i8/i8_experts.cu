@@ -121,6 +121,10 @@ static const char *declines(const sl_fusion *fusion, const sl_fusion_query *quer
     if (query->ops[2].u.activate.width % SL_Q8_32_GROUP != 0) {
         return "takes experts of whole groups of 32";
     }
+    /* gpt-oss: of 12 chunks 24 lanes of a warp have one, which takes longer than a launch for each op. */
+    if (sl_cuda_is_padded(query, &query->ops[3]) && SL_WARP % (sl_cuda_columns(gate) / SL_CHUNK) != 0) {
+        return "takes rows with zeros behind them where these divide a warp";
+    }
     if (sl_cuda_columns(gate) > SL_WARP * SL_CHUNK ||
         (int64_t)router->u.router.used * sl_cuda_columns(out) > EXPERTS_MOST_COLUMNS) {
         return "takes 8192 columns, and 16384 outputs of a row's experts";

@@ -49,8 +49,7 @@ const char *sl_bf16_rows128_declines(const sl_kernel *kernel, const sl_kernel_qu
     const sl_rows kind = query->values[op->out[0].value].rows;
     const bool experts = kind == SL_ROWS_EXPERT;
     const int32_t rows = query->rows[experts ? SL_ROWS_STEP : kind];
-    const bool once = experts && row->most_rows > (int32_t)SKINNY_ROWS; /* experts' in one launch */
-    if (rows > (once ? (int32_t)SKINNY_ROWS : row->most_rows)) {
+    if (rows > (experts ? (int32_t)SKINNY_ROWS : row->most_rows)) { /* experts' in one launch */
         return "is for fewer rows";
     }
     const bool is_many = experts && row->least_rows > 0;

@@ -5,7 +5,7 @@ static const sl_cuda_kernel KERNELS[] = {
     BF16_ROWS128(MXFP4, mxfp4, 9, 256, 2.5e-2f),
     BF16_ROWS128(NVFP4, nvfp4, 2, 256, 2.5e-2f),
     BF16_ROWS128(NVFP4_128, nvfp4_128, 2, 256, 2.5e-2f),
-    BF16_ROWS128(FP8_128, fp8_128, 3, 128, 2.5e-2f),
+    BF16_ROWS128(FP8_128, fp8_128, 3, 64, 2.5e-2f),
 };
 
 SL_CUDA_FAMILY(bf16_rows128_small) = {
