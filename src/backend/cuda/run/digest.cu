@@ -23,7 +23,7 @@ static __global__ void digest_kernel(const uint32_t *words, uint64_t count, unsi
 cudaError_t sl_cuda_digest(const void *data, uint64_t bytes, unsigned long long *digest,
                            cudaStream_t stream) {
     const uint64_t words = bytes / sizeof(uint32_t), needed = words / (THREADS * WORDS) + 1;
-    const uint32_t blocks = (uint32_t)(needed < BLOCKS ? needed : BLOCKS);
+    const uint32_t blocks = (uint32_t)(needed < BLOCKS ? needed : (uint64_t)BLOCKS);
     digest_kernel<<<blocks, THREADS, 0, stream>>>((const uint32_t *)data, words, digest);
     return cudaGetLastError();
 }
