@@ -1,7 +1,8 @@
 /* Weights from the mapped file to the device. One after the other, at multiples of 64, they are a stream,
- * which is cut into parts of one size. Readers copy what belongs to a part from the map to a pinned buffer
- * (rows of FP8_128 as planes: sl_fp8_scales_at), and the calling thread sends full buffers in order: one
- * thread alone copies slower than the bus takes, and would wait for each of its page faults. */
+ * which is cut into parts of one size. Readers copy what belongs to a part from the map to a pinned buffer,
+ * FP8_128 as planes (sl_fp8_scales_at), and the calling thread sends full buffers in order: one thread alone
+ * copies slower than the bus takes, and would wait for each of its page faults. Second copies of weights are
+ * made on the device behind all. */
 #define _GNU_SOURCE
 #include "backend/cuda/run/run.h"
 #include "base/alloc.h"
